@@ -1,0 +1,41 @@
+# Five words: caption · test · check · bench · clean. Each sets up what it needs in .venv on first use, and again only
+# when pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+IMAGE  ?=
+
+.PHONY: caption test check bench clean
+.DELETE_ON_ERROR:
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# What captioning needs, and no more.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[demo]'
+	@touch $@
+
+# Everything: all extras, and the tools that check the code.
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,onnx,demo,dev]'
+	@touch $@ $(VENV)/.installed
+
+caption: $(VENV)/.installed
+	$(BIN)/python examples/caption_demo.py $(IMAGE)
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Everything → terminal. Nobody imports this folder."""

@@ -1,0 +1,56 @@
+"""The `xlan` command: one module per sub-command.
+
+Command modules import the heavy parts of the library inside their functions, so `xlan --help` answers at once (a test
+checks that importing this file does not import torch). Errors of ours become one line on standard error and exit
+status 1; wrong usage is status 2, as typer does it; Ctrl-C is 130.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from xlan import __version__
+from xlan.errors import XlanError
+
+app = typer.Typer(
+    name="xlan",
+    help="Caption photos, and train and evaluate captioning models with X-Linear attention.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"xlan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and turn our errors into one line and an exit status."""
+    try:
+        app()
+    except XlanError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`xlan … | head`): stop quietly, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

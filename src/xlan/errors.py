@@ -1,0 +1,75 @@
+"""Everything xlan raises on purpose.
+
+    XlanError                  one line a user can act on: expected, got, what to do
+    ├── ConfigError            a configuration key or value is wrong
+    ├── DataError              a captions, annotation, result or feature file cannot be used
+    │   └── FeatureError       a feature store or feature file is missing, damaged or of the wrong width
+    ├── ImageError             a picture was refused or cannot be read
+    ├── ModelError             a model cannot be built or loaded
+    │   ├── ShapeError         tensors do not fit together (also a ValueError)
+    │   └── WeightsError       a weights file is damaged, foreign or does not match the architecture
+    ├── DecodingError          a search was asked for something impossible
+    ├── MetricError            a score cannot be computed from what was given
+    ├── TrainingError          a run cannot start, go on or be resumed
+    └── MissingExtraError      an optional dependency is not installed (also an ImportError)
+
+The command line prints the message as one line and exits with status 1; it never shows a traceback for these.
+"""
+
+from __future__ import annotations
+
+
+class XlanError(Exception):
+    """Base of every error raised on purpose; the message is written for the person who has to act."""
+
+
+class ConfigError(XlanError):
+    """A configuration key or value is wrong."""
+
+
+class DataError(XlanError):
+    """A captions, annotation, result or feature file cannot be used."""
+
+
+class FeatureError(DataError):
+    """A feature store or feature file is missing, damaged or of the wrong width."""
+
+
+class ImageError(XlanError):
+    """A picture was refused or cannot be read."""
+
+
+class ModelError(XlanError):
+    """A model cannot be built or loaded."""
+
+
+class ShapeError(ModelError, ValueError):
+    """Tensors do not fit together."""
+
+
+class WeightsError(ModelError):
+    """A weights file is damaged, foreign or does not match the architecture."""
+
+
+class DecodingError(XlanError):
+    """A search was asked for something impossible."""
+
+
+class MetricError(XlanError):
+    """A score cannot be computed from what was given."""
+
+
+class TrainingError(XlanError):
+    """A run cannot start, go on or be resumed."""
+
+
+class MissingExtraError(XlanError, ImportError):
+    """An optional dependency is not installed.
+
+    Args:
+        what: the feature that needs it, as the user would say it ("METEOR").
+        extra: the extra that brings it ("metrics").
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f'{what} needs packages that are not installed; type: pip install "xlan[{extra}]"')

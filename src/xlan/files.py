@@ -1,0 +1,90 @@
+"""Reading and writing files so that nothing is lost and nothing hostile gets in.
+
+Writers put the bytes under a temporary name in the same folder, flush them to disk and rename: a reader sees the
+old file or the new one, never half of one, whenever the process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from xlan.errors import DataError
+
+MAX_JSON_BYTES = 1 << 30
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success flush it to disk and rename it to `path`, else remove it."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        sync_folder(target.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None = 2) -> None:
+    """Write `value` as JSON, atomically, with a final newline."""
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Read a JSON file written by anybody: size-limited, with errors that name the file and the place.
+
+    Raises:
+        DataError: the file is missing, unreadable, larger than `max_bytes`, not UTF-8 or not JSON.
+    """
+    source = Path(path)
+    try:
+        size = source.stat().st_size
+        if size > max_bytes:
+            raise DataError(f"{source}: {size:,} bytes is more than the limit of {max_bytes:,} for a JSON file")
+        return json.loads(source.read_bytes().decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise DataError(f"{source}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source}: not UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{source}: not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise DataError(f"{source}: JSON is nested too deeply") from None

@@ -1,0 +1,118 @@
+"""The vocabulary: words ↔ ids, with four named special ids, kept as readable JSON.
+
+Released checkpoints come with a text file, one word a line, line i (from 1) being id i, and use id 0 for start, end
+and padding at once; `Vocabulary.from_released` reads that form. New vocabularies keep the four ids apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from xlan.errors import DataError
+from xlan.files import read_json, write_json
+from xlan.types import SpecialIds
+
+VOCAB_FORMAT = 1
+SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>", "<unk>")
+MAX_VOCAB_BYTES = 64 << 20
+
+
+class Vocabulary:
+    """Words in id order and the special ids among them.
+
+    Args:
+        words: the word of every id, without duplicates. Special ids have a word too (it is never printed).
+        special: which ids mean padding, start, end and unknown word; they may be the same id.
+    """
+
+    def __init__(self, words: Sequence[str], special: SpecialIds) -> None:
+        self.words = tuple(words)
+        self.special = special
+        if not self.words:
+            raise DataError("a vocabulary needs at least one word, got none")
+        self._ids = {word: i for i, word in enumerate(self.words)}
+        if len(self._ids) != len(self.words):
+            twice = next(word for i, word in enumerate(self.words) if self._ids[word] != i)
+            raise DataError(f"a vocabulary lists each word once, but {twice!r} appears more than once")
+        for name in ("pad", "bos", "eos", "unk"):
+            i = getattr(special, name)
+            if not 0 <= i < len(self.words):
+                raise DataError(f"special id {name}={i} is outside the vocabulary (0 to {len(self.words) - 1})")
+
+    @classmethod
+    def from_words(cls, words: Iterable[str]) -> Vocabulary:
+        """A new vocabulary: ids 0–3 are pad, bos, eos and unk, then `words` in the given order."""
+        return cls([*SPECIAL_WORDS, *words], SpecialIds(pad=0, bos=1, eos=2, unk=3))
+
+    @classmethod
+    def from_released(cls, path: str | os.PathLike[str]) -> Vocabulary:
+        """Read the authors' `vocab.txt`: line i (from 1) is id i; id 0 is start, end and padding; the last is unknown."""
+        source = Path(path)
+        try:
+            if source.stat().st_size > MAX_VOCAB_BYTES:
+                raise DataError(f"{source}: larger than {MAX_VOCAB_BYTES >> 20} MiB, this is not a vocabulary")
+            lines = source.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{source}: cannot be read as a vocabulary: {error}") from None
+        words = [line.strip() for line in lines]
+        while words and not words[-1]:
+            words.pop()
+        for number, word in enumerate(words, start=1):
+            if not word:
+                raise DataError(f"{source}: line {number} is empty, expected one word on every line")
+        return cls([".", *words] if "." not in words else ["<end>", *words], SpecialIds(0, 0, 0, len(words)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
+        """Read `vocab.json` as `save` writes it."""
+        value = read_json(path, max_bytes=MAX_VOCAB_BYTES)
+        if not isinstance(value, dict) or value.get("format") != VOCAB_FORMAT:
+            got = value.get("format") if isinstance(value, dict) else type(value).__name__
+            raise DataError(f"{path}: expected a vocabulary of format {VOCAB_FORMAT}, got {got!r}")
+        words, special = value.get("words"), value.get("special")
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise DataError(f"{path}: 'words' must be a list of strings")
+        names = ("pad", "bos", "eos", "unk")
+        if not isinstance(special, dict) or not all(type(special.get(name)) is int for name in names):
+            raise DataError(f"{path}: 'special' must give an id for each of {', '.join(names)}")
+        return cls(words, SpecialIds(**{name: special[name] for name in names}))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `vocab.json`, atomically."""
+        special = {name: getattr(self.special, name) for name in ("pad", "bos", "eos", "unk")}
+        write_json(path, {"format": VOCAB_FORMAT, "special": special, "words": list(self.words)}, indent=1)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and (self.words, self.special) == (other.words, other.special)
+
+    def __hash__(self) -> int:
+        return hash((self.words, self.special))
+
+    def id_of(self, word: str) -> int:
+        """Id of `word`, or of the unknown word."""
+        return self._ids.get(word, self.special.unk)
+
+    def encode(self, words: Iterable[str]) -> list[int]:
+        """Ids of `words`, without start and end."""
+        return [self.id_of(word) for word in words]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The sentence of `ids`: stops at the first `eos`, leaves out `pad` and `bos`."""
+        words: list[str] = []
+        for i in ids:
+            if i == self.special.eos:
+                break
+            if i in (self.special.pad, self.special.bos):
+                continue
+            if not 0 <= i < len(self.words):
+                raise DataError(f"id {i} is outside the vocabulary (0 to {len(self.words) - 1})")
+            words.append(self.words[i])
+        return " ".join(words)

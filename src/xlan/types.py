@@ -1,0 +1,63 @@
+"""Frozen records that cross borders between folders.
+
+Only annotations mention torch here, so code without torch (`xlan.metrics`) may import this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids with a meaning of their own.
+
+    New vocabularies keep the four apart; the released checkpoints use one id (0) for `pad`, `bos` and `eos`.
+    Code therefore names the id it means and never assumes that two of them differ.
+    """
+
+    pad: int
+    bos: int
+    eos: int
+    unk: int
+
+
+@dataclass(frozen=True)
+class Regions:
+    """What vision knows of one image: N regions, each a feature vector with a box. A grid cell is a region too.
+
+    Attributes:
+        features: `[N, D]` float16 or float32.
+        boxes: `[N, 4]` float32, `x0 y0 x1 y1` as fractions (0 to 1) of the image's width and height.
+        scores: `[N]` float32 detector confidence, or None where the extractor has none.
+        width: width in pixels of the image the boxes refer to, 0 when unknown.
+        height: its height in pixels, 0 when unknown.
+    """
+
+    features: npt.NDArray[np.floating]
+    boxes: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float32] | None = None
+    width: int = 0
+    height: int = 0
+
+    def __len__(self) -> int:
+        return int(self.features.shape[0])
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """Where a decoder looked in one step.
+
+    Attributes:
+        spatial: `[R, N]` attention over regions, averaged over heads; rows sum to 1 over valid regions.
+        channel: `[R, C]` channel gate in 0–1 (Eq. 5), heads concatenated; None for models without such a gate.
+    """
+
+    spatial: Tensor
+    channel: Tensor | None
