@@ -1,0 +1,282 @@
+"""One shard of a feature store: a safetensors file that holds the regions of many images, end to end.
+
+Tensors (n images, R regions in all, D numbers a region), in file order, so that every one is aligned:
+
+    offsets   [n + 1]  int64     image i owns rows offsets[i] to offsets[i + 1]
+    boxes     [R, 4]   float32   x0 y0 x1 y1, fractions of the picture
+    scores    [R]      float32   detector confidence, NaN where the extractor has none
+    sizes     [n, 2]   int32     width and height in pixels, 0 when unknown
+    features  [R, D]   float16 or float32
+
+The ids of the images are JSON text in the metadata. The header is written and read here rather than by the
+safetensors package, because that package wants all tensors of a file in one piece of memory; any safetensors
+reader opens the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from xlan.errors import FeatureError
+from xlan.files import atomic_path
+from xlan.types import Regions
+
+FeatureDtype = Literal["float16", "float32"]
+SHARD_FORMAT = "xlan-features-shard-1"
+MAX_HEADER_BYTES = 100 << 20  # the limit of the safetensors format itself
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_BOX_SLACK = 1e-3  # detectors leave the picture by rounding; more than this is another coordinate system
+_TENSORS = ("offsets", "boxes", "scores", "sizes", "features")
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What the index of a store says of one shard."""
+
+    file: str
+    bytes: int
+    sha256: str
+    images: int
+    regions: int
+
+
+def write_shard(path: Path, ids: Sequence[str], regions: Sequence[Regions]) -> ShardInfo:
+    """Write the regions of `ids` to `path`, atomically. All features have one width and one dtype."""
+    counts = [len(item) for item in regions]
+    total, width = sum(counts), int(regions[0].features.shape[1])
+    feature_dtype = np.dtype(regions[0].features.dtype).newbyteorder("<")
+    small: dict[str, npt.NDArray[Any]] = {
+        "offsets": np.concatenate([[0], np.cumsum(counts)]).astype("<i8"),
+        "boxes": np.concatenate([item.boxes for item in regions]).astype("<f4"),
+        "scores": np.concatenate([_scores(item) for item in regions]).astype("<f4"),
+        "sizes": np.array([[item.width, item.height] for item in regions], dtype="<i4"),
+    }
+    shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
+        k: (v.shape, v.dtype) for k, v in small.items()
+    }
+    shapes["features"] = ((total, width), feature_dtype)
+    chunks: list[npt.NDArray[Any]] = [
+        *small.values(),
+        *(np.ascontiguousarray(item.features) for item in regions),
+    ]
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        digest, size = _write_chunks(file, _header(ids, shapes), chunks)
+    return ShardInfo(path.name, size, digest, len(ids), total)
+
+
+def _scores(item: Regions) -> npt.NDArray[np.float32]:
+    return np.full(len(item), np.nan, dtype=np.float32) if item.scores is None else item.scores
+
+
+def _header(ids: Sequence[str], shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> bytes:
+    header: dict[str, Any] = {
+        "__metadata__": {"format": SHARD_FORMAT, "ids": json.dumps(list(ids), ensure_ascii=False)}
+    }
+    start = 0
+    for name, (shape, dtype) in shapes.items():
+        end = start + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header, ensure_ascii=False).encode("utf-8")
+    text += b" " * (-(len(text) + 8) % 64)  # data starts on a cache line
+    if len(text) > MAX_HEADER_BYTES:
+        raise FeatureError(
+            f"the ids of one shard take {len(text):,} bytes, above {MAX_HEADER_BYTES:,}; use smaller shards"
+        )
+    return struct.pack("<Q", len(text)) + text
+
+
+def _write_chunks(file: BinaryIO, header: bytes, chunks: Iterable[npt.NDArray[Any]]) -> tuple[str, int]:
+    digest, size = hashlib.sha256(header), len(header)
+    file.write(header)
+    for chunk in chunks:
+        view = chunk.data.cast("B")
+        digest.update(view)
+        file.write(view)
+        size += len(view)
+    return digest.hexdigest(), size
+
+
+class Shard:
+    """A shard opened for reading: memory-mapped, nothing is read before it is asked for.
+
+    Args:
+        path: the file.
+        expected: what the index says of it; the size is checked here, the hash only by `verify`.
+
+    Raises:
+        FeatureError: the file is missing, truncated, of another size than the index says, or foreign.
+    """
+
+    def __init__(self, path: Path, expected: ShardInfo) -> None:
+        self.path = path
+        self.expected = expected
+        try:
+            size = path.stat().st_size
+            if size != expected.bytes:
+                raise FeatureError(
+                    f"{path}: expected {expected.bytes:,} bytes, got {size:,}: the shard is damaged or "
+                    "foreign; restore it, or make the store again"
+                )
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise FeatureError(f"{path}: the index names this shard, but the file is missing") from None
+        except (OSError, ValueError) as error:
+            raise FeatureError(f"{path}: cannot be read: {error}") from None
+        self.ids, self._tensors = self._read_header()
+        self._check()
+
+    def _read_header(self) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
+        try:
+            (length,) = struct.unpack("<Q", self._map[:8])
+            if length > min(MAX_HEADER_BYTES, len(self._map) - 8):
+                raise ValueError("the header is longer than the file")
+            header = json.loads(self._map[8 : 8 + length].decode("utf-8"))
+            metadata = header["__metadata__"]
+            if metadata["format"] != SHARD_FORMAT:
+                raise ValueError(f"format is {metadata['format']!r}, expected {SHARD_FORMAT!r}")
+            ids = json.loads(metadata["ids"])
+            if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
+                raise ValueError("ids must be a list of strings")
+            return ids, {name: self._view(header[name], 8 + length) for name in _TENSORS}
+        except (KeyError, TypeError, ValueError, struct.error, RecursionError) as error:
+            raise FeatureError(f"{self.path}: not a shard of a feature store: {_reason(error)}") from None
+
+    def _view(self, entry: dict[str, Any], base: int) -> npt.NDArray[Any]:
+        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+        start, end = entry["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in (*shape, start, end)):
+            raise ValueError("shapes and offsets must be whole numbers")
+        count = math.prod(shape)
+        if end - start != count * dtype.itemsize or base + end > len(self._map):
+            raise ValueError("a tensor lies outside the file")
+        return np.frombuffer(self._map, dtype=dtype, count=count, offset=base + start).reshape(shape)
+
+    def _check(self) -> None:
+        """Shapes fit each other and the index; the contents of features and boxes are left to `verify`."""
+        n, total = len(self.ids), self.expected.regions
+        tensors, offsets = self._tensors, self._tensors["offsets"]
+        shapes = {"offsets": (n + 1,), "boxes": (total, 4), "scores": (total,), "sizes": (n, 2)}
+        fits = all(tensors[name].shape == shape for name, shape in shapes.items())
+        fits = fits and tensors["features"].ndim == 2 and tensors["features"].shape[0] == total
+        fits = fits and n == self.expected.images and offsets[0] == 0 and offsets[-1] == total
+        if not (fits and bool((np.diff(offsets) > 0).all())):
+            raise FeatureError(
+                f"{self.path}: the shard does not hold what the index says; make the store again"
+            )
+
+    @property
+    def features(self) -> npt.NDArray[np.floating]:
+        """`[R, D]` all features of the shard, a view of the file."""
+        return self._tensors["features"]
+
+    @property
+    def boxes(self) -> npt.NDArray[np.float32]:
+        """`[R, 4]` all boxes of the shard, a view of the file."""
+        return self._tensors["boxes"]
+
+    def regions(self, row: int) -> Regions:
+        """Regions of the image at `row`, as read-only views of the file."""
+        tensors = self._tensors
+        start, end = (int(i) for i in tensors["offsets"][row : row + 2])
+        scores = tensors["scores"][start:end]
+        width, height = (int(i) for i in tensors["sizes"][row])
+        return Regions(
+            features=tensors["features"][start:end],
+            boxes=tensors["boxes"][start:end],
+            scores=None if bool(np.isnan(scores).any()) else scores,
+            width=width,
+            height=height,
+        )
+
+    def count(self, row: int) -> int:
+        """Number of regions of the image at `row`, without touching its features."""
+        offsets = self._tensors["offsets"]
+        return int(offsets[row + 1] - offsets[row])
+
+    def sha256(self) -> str:
+        """Hash of the whole file."""
+        digest = hashlib.sha256()
+        step = 16 << 20
+        for start in range(0, len(self._map), step):
+            digest.update(self._map[start : start + step])
+        return digest.hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def check_regions(regions: Regions, *, image_id: str, dtype: FeatureDtype, width: int) -> Regions:
+    """`regions` as they are stored: contiguous, of `dtype`, boxes clipped to the picture.
+
+    Args:
+        regions: features `[N, D]`, boxes `[N, 4]`, scores `[N]` or None.
+        image_id: for the message.
+        dtype: of the stored features.
+        width: D of the store, 0 when nothing is in it yet.
+
+    Raises:
+        FeatureError: shapes, widths or values cannot be stored.
+    """
+    features = np.asarray(regions.features)
+    where = f"image {image_id!r}"
+    if features.ndim != 2 or features.dtype.kind != "f":
+        raise FeatureError(
+            f"{where}: features must be floats [regions, width], got {features.dtype} {features.shape}"
+        )
+    count, columns = features.shape
+    if not count or not columns:
+        raise FeatureError(f"{where}: has no regions (features are {count} × {columns})")
+    if width and columns != width:
+        raise FeatureError(
+            f"{where}: features are {columns} wide, expected {width} as in the rest of the store"
+        )
+    with np.errstate(over="ignore"):
+        stored = features.astype(dtype, order="C")  # always a copy: the caller may go on using its own
+    if not np.isfinite(stored).all():
+        if np.isfinite(features).all():
+            raise FeatureError(
+                f"{where}: a feature of {np.abs(features).max():.4g} does not fit {dtype}; use float32"
+            )
+        raise FeatureError(f"{where}: features hold values that are not finite")
+    scores = None if regions.scores is None else np.ascontiguousarray(regions.scores, dtype=np.float32)
+    if scores is not None and (scores.shape != (count,) or not np.isfinite(scores).all()):
+        raise FeatureError(f"{where}: scores must be {count} finite numbers, got shape {scores.shape}")
+    if regions.width < 0 or regions.height < 0 or max(regions.width, regions.height) >= 1 << 31:
+        raise FeatureError(f"{where}: picture size {regions.width} × {regions.height} is impossible")
+    return Regions(
+        stored, _check_boxes(regions.boxes, count, where), scores, int(regions.width), int(regions.height)
+    )
+
+
+def _check_boxes(boxes: npt.NDArray[np.float32], count: int, where: str) -> npt.NDArray[np.float32]:
+    checked = np.ascontiguousarray(boxes, dtype=np.float32)
+    if checked.shape != (count, 4) or not np.isfinite(checked).all():
+        raise FeatureError(f"{where}: boxes must be finite numbers [{count}, 4], got shape {checked.shape}")
+    low, high = float(checked.min()), float(checked.max())
+    if low < -_BOX_SLACK or high > 1 + _BOX_SLACK:
+        raise FeatureError(
+            f"{where}: boxes must be fractions of the picture (0 to 1), got {low:.4g} to {high:.4g}"
+        )
+    if (checked[:, 2:] < checked[:, :2]).any():
+        raise FeatureError(f"{where}: a box must be x0 y0 x1 y1 with x0 ≤ x1 and y0 ≤ y1")
+    return np.clip(checked, 0.0, 1.0)
