@@ -42,26 +42,34 @@ class Section(BaseModel):
 class ShapesConfig(Section):
     """Drawn shapes instead of files: a small world with exact captions, made when the run starts."""
 
-    images: int = Field(240, ge=8, description="training pictures to draw")
-    held_out: int = Field(60, ge=4, description="validation pictures to draw; no training picture is among them")
-    seed: int = Field(7, ge=0, description="which pictures are drawn")
+    images: int = Field(default=240, ge=8, description="training pictures to draw")
+    held_out: int = Field(
+        default=60, ge=4, description="validation pictures to draw; no training picture is among them"
+    )
+    seed: int = Field(default=7, ge=0, description="which pictures are drawn")
 
 
 class DataConfig(Section):
     """Captions and features, and how they become batches."""
 
-    captions: str | None = Field(None, description="captions: Karpathy or COCO JSON, Flickr tokens, CSV or JSON lines")
-    features: str | None = Field(None, description="feature store folder (see `xlan features`)")
-    shapes: ShapesConfig | None = Field(None, description="draw a toy data set instead of reading files")
-    vocab: str | None = Field(None, description="vocab.json to use; built from the training captions when absent")
-    min_count: int = Field(6, ge=1, description="words seen less often become the unknown word")
-    max_words: int = Field(16, ge=1, le=200, description="captions are cut after this many words")
-    max_regions: int | None = Field(None, ge=1, description="use at most this many regions of an image")
-    train_split: str = Field("train", min_length=1)
-    val_split: str = Field("val", min_length=1)
-    limit_train: int | None = Field(None, ge=1, description="train on the first images only (for trying out)")
-    limit_val: int | None = Field(None, ge=1, description="validate on the first images only")
-    workers: int = Field(2, ge=0, le=64, description="loader processes of each rank; 0 reads in the training process")
+    captions: str | None = Field(
+        default=None, description="captions: Karpathy or COCO JSON, Flickr tokens, CSV or JSON lines"
+    )
+    features: str | None = Field(default=None, description="feature store folder (see `xlan features`)")
+    shapes: ShapesConfig | None = Field(default=None, description="draw a toy data set instead of reading files")
+    vocab: str | None = Field(
+        default=None, description="vocab.json to use; built from the training captions when absent"
+    )
+    min_count: int = Field(default=6, ge=1, description="words seen less often become the unknown word")
+    max_words: int = Field(default=16, ge=1, le=200, description="captions are cut after this many words")
+    max_regions: int | None = Field(default=None, ge=1, description="use at most this many regions of an image")
+    train_split: str = Field(default="train", min_length=1)
+    val_split: str = Field(default="val", min_length=1)
+    limit_train: int | None = Field(default=None, ge=1, description="train on the first images only (for trying out)")
+    limit_val: int | None = Field(default=None, ge=1, description="validate on the first images only")
+    workers: int = Field(
+        default=2, ge=0, le=64, description="loader processes of each rank; 0 reads in the training process"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -76,11 +84,13 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """Which architecture, and which weights to start from."""
 
-    name: str | None = Field(None, description="a named model of `xlan.build_model`; not needed with `init`")
+    name: str | None = Field(default=None, description="a named model of `xlan.build_model`; not needed with `init`")
     options: dict[str, int | float | bool | str] = Field(
         default_factory=dict, description="changes to the named model's numbers, e.g. {dropout_lm: 0.1}"
     )
-    init: str | None = Field(None, description="model directory whose weights (and vocabulary) the run starts from")
+    init: str | None = Field(
+        default=None, description="model directory whose weights (and vocabulary) the run starts from"
+    )
 
     @model_validator(mode="after")
     def _something_to_build(self) -> Self:
@@ -93,10 +103,10 @@ class AdamConfig(Section):
     """Adam; AdamW when `weight_decay` is positive."""
 
     name: Literal["adam"] = "adam"
-    lr: float = Field(1.0, gt=0, description="base rate; Noam multiplies it, so 1.0 there")
+    lr: float = Field(default=1.0, gt=0, description="base rate; Noam multiplies it, so 1.0 there")
     betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    eps: float = Field(default=1e-9, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
 
 
 class RAdamConfig(AdamConfig):
@@ -109,31 +119,31 @@ class NoamConfig(Section):
     """lr · width^-½ · min(step^-½, step · warmup^-3/2), step from 1 (the schedule of the Transformer)."""
 
     name: Literal["noam"] = "noam"
-    width: int = Field(1024, ge=1, description="model width in the formula")
-    warmup: int = Field(10_000, ge=1, description="steps until the peak")
+    width: int = Field(default=1024, ge=1, description="model width in the formula")
+    warmup: int = Field(default=10_000, ge=1, description="steps until the peak")
 
 
 class PlateauConfig(Section):
     """Multiply the rate by `factor` when validation CIDEr has not risen for more than `patience` evaluations."""
 
     name: Literal["plateau"] = "plateau"
-    factor: float = Field(0.8, gt=0, lt=1)
-    patience: int = Field(3, ge=0)
+    factor: float = Field(default=0.8, gt=0, lt=1)
+    patience: int = Field(default=3, ge=0)
 
 
 class ConstantConfig(Section):
     """A fixed rate after a linear warm-up."""
 
     name: Literal["constant"] = "constant"
-    warmup: int = Field(0, ge=0, description="steps of linear warm-up")
+    warmup: int = Field(default=0, ge=0, description="steps of linear warm-up")
 
 
 class CosineConfig(Section):
     """Linear warm-up, then half a cosine down to `floor` × lr at the last step of the run."""
 
     name: Literal["cosine"] = "cosine"
-    warmup: int = Field(0, ge=0)
-    floor: float = Field(0.0, ge=0, lt=1)
+    warmup: int = Field(default=0, ge=0)
+    floor: float = Field(default=0.0, ge=0, lt=1)
 
 
 OptimizerConfig = Annotated[AdamConfig | RAdamConfig, Field(discriminator="name")]
@@ -144,44 +154,48 @@ class ClipConfig(Section):
     """Gradient clipping: by total norm, or by clamping every element."""
 
     by: Literal["norm", "value", "none"] = "norm"
-    at: float = Field(0.5, gt=0)
+    at: float = Field(default=0.5, gt=0)
 
 
 class ScheduledSamplingConfig(Section):
     """Feed the model its own words with a probability that grows over the epochs (counted from 0)."""
 
-    start: int = Field(12, ge=0, description="first epoch with a probability above zero")
-    every: int = Field(5, ge=1, description="epochs between increases")
-    step: float = Field(0.05, gt=0, le=1)
-    maximum: float = Field(0.5, gt=0, le=1)
+    start: int = Field(default=12, ge=0, description="first epoch with a probability above zero")
+    every: int = Field(default=5, ge=1, description="epochs between increases")
+    step: float = Field(default=0.05, gt=0, le=1)
+    maximum: float = Field(default=0.5, gt=0, le=1)
 
 
 class TrainConfig(Section):
     """The optimisation."""
 
-    epochs: int = Field(70, ge=1)
-    batch_size: int = Field(40, ge=1, description="images per step over all processes together")
-    captions_per_image: int = Field(5, ge=1, description="captions of an image trained per visit (cross-entropy)")
-    optimizer: OptimizerConfig = Field(default_factory=AdamConfig)
-    schedule: ScheduleConfig = Field(default_factory=NoamConfig)
-    clip: ClipConfig = Field(default_factory=ClipConfig)
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    epochs: int = Field(default=70, ge=1)
+    batch_size: int = Field(default=40, ge=1, description="images per step over all processes together")
+    captions_per_image: int = Field(
+        default=5, ge=1, description="captions of an image trained per visit (cross-entropy)"
+    )
+    optimizer: OptimizerConfig = AdamConfig()
+    schedule: ScheduleConfig = NoamConfig()
+    clip: ClipConfig = ClipConfig()
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     scheduled_sampling: ScheduledSamplingConfig | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    max_steps: int | None = Field(None, ge=1, description="stop after this many steps, whatever the epoch")
+    max_steps: int | None = Field(default=None, ge=1, description="stop after this many steps, whatever the epoch")
 
 
 class ScstConfig(Section):
     """The self-critical stage."""
 
-    samples: int = Field(5, ge=1, description="captions sampled per image")
+    samples: int = Field(default=5, ge=1, description="captions sampled per image")
     baseline: Literal["greedy", "mean"] = Field(
-        "greedy", description="the greedy caption's reward (paper), or the mean of the image's other samples"
+        default="greedy", description="the greedy caption's reward (paper), or the mean of the image's other samples"
     )
-    temperature: float = Field(1.0, gt=0)
-    dropout: bool = Field(True, description="keep dropout on in the pass that gives the gradients")
-    reward_workers: int = Field(1, ge=0, le=64, description="processes of each rank that score; 0 scores in place")
-    collapse_window: int = Field(200, ge=10, description="steps over which a collapse is judged")
+    temperature: float = Field(default=1.0, gt=0)
+    dropout: bool = Field(default=True, description="keep dropout on in the pass that gives the gradients")
+    reward_workers: int = Field(
+        default=1, ge=0, le=64, description="processes of each rank that score; 0 scores in place"
+    )
+    collapse_window: int = Field(default=200, ge=10, description="steps over which a collapse is judged")
 
     @model_validator(mode="after")
     def _mean_needs_others(self) -> Self:
@@ -193,12 +207,14 @@ class ScstConfig(Section):
 class EvaluationConfig(Section):
     """Decoding and scoring of the validation split."""
 
-    every: int = Field(1, ge=1, description="epochs between evaluations")
-    beams: int = Field(3, ge=1, le=50)
-    batch_size: int = Field(50, ge=1)
-    max_length: int = Field(20, ge=1, le=200, description="longest caption decoded, end included")
+    every: int = Field(default=1, ge=1, description="epochs between evaluations")
+    beams: int = Field(default=3, ge=1, le=50)
+    batch_size: int = Field(default=50, ge=1)
+    max_length: int = Field(default=20, ge=1, le=200, description="longest caption decoded, end included")
     metrics: tuple[Metric, ...] = ("BLEU", "METEOR", "ROUGE-L", "CIDEr")
-    early_stop: int | None = Field(None, ge=1, description="stop after this many evaluations without a better CIDEr")
+    early_stop: int | None = Field(
+        default=None, ge=1, description="stop after this many evaluations without a better CIDEr"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -215,16 +231,16 @@ class EvaluationConfig(Section):
 class CheckpointConfig(Section):
     """How often the run is saved besides at the end of an epoch, and how many checkpoints are kept."""
 
-    every: int | None = Field(None, ge=1, description="steps between checkpoints inside an epoch")
-    keep: int = Field(2, ge=1)
+    every: int | None = Field(default=None, ge=1, description="steps between checkpoints inside an epoch")
+    keep: int = Field(default=2, ge=1)
 
 
 class LoggingConfig(Section):
     """What is written while it runs."""
 
-    every: int = Field(20, ge=1, description="steps per line of the log")
+    every: int = Field(default=20, ge=1, description="steps per line of the log")
     tensorboard: bool = True
-    samples: int = Field(8, ge=0, le=100, description="validation captions kept per epoch for the report page")
+    samples: int = Field(default=8, ge=0, le=100, description="validation captions kept per epoch for the report page")
 
 
 class RunConfig(Section):
@@ -232,14 +248,14 @@ class RunConfig(Section):
 
     stage: Literal["xe", "scst"] = Field(..., description="cross-entropy or self-critical")
     output: str = Field(..., min_length=1, description="folder of the run")
-    seed: int = Field(1, ge=0, lt=2**31)
+    seed: int = Field(default=1, ge=0, lt=2**31)
     data: DataConfig
     model: ModelConfig
-    train: TrainConfig = Field(default_factory=TrainConfig)
+    train: TrainConfig = TrainConfig()
     scst: ScstConfig | None = None
-    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    logging: LoggingConfig = LoggingConfig()
 
     @model_validator(mode="before")
     @classmethod

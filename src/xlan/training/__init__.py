@@ -1,0 +1,1 @@
+"""Training: batches in, weights out; cross-entropy, then self-critical."""

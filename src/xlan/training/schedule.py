@@ -40,7 +40,7 @@ class _Memoryless:
 
 @dataclass
 class Noam(_Memoryless):
-    """factor · width^-½ · min(n^-½, n · warmup^-3/2) with n = step + 1: rises for `warmup` steps, then falls as n^-½."""
+    """factor · width^-½ · min(n^-½, n · warmup^-3/2) with n = step + 1: up for `warmup` steps, then down."""
 
     width: int
     warmup: int

@@ -1,0 +1,232 @@
+"""Checkpoints: complete, whole or absent, and the last few kept.
+
+    RUN/checkpoints/step-00001200-0003/
+        model.safetensors       weights
+        optimizer.safetensors   optimiser state, named `<parameter>/<slot>`
+        rng.safetensors         random states of every process
+        state.json              position, schedule, best score, config, versions, and size and hash of the files above
+
+A checkpoint is written into a hidden folder, flushed to disk and renamed as the last act, so whatever kills the writer
+leaves the earlier checkpoints as they were and no half-written one in sight. A name is never written twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from xlan.errors import DataError, TrainingError
+from xlan.files import read_json, sync_folder, write_json
+
+CHECKPOINT_FORMAT = 1
+_NAME = re.compile(r"^step-(\d{8,})-(\d{4,})$")
+_TENSOR_FILES = ("model", "optimizer", "rng")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint read back.
+
+    Attributes:
+        path: its folder.
+        model: weights by name.
+        optimizer: optimiser tensors by `<parameter>/<slot>`.
+        rng: random states by `<rank>/<kind>`.
+        state: everything else, as JSON.
+    """
+
+    path: Path
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    rng: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    Args:
+        folder: where they are.
+        keep: how many are kept.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int) -> None:
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def names(self) -> list[Path]:
+        """Folders named like checkpoints, newest first."""
+        if not self.folder.is_dir():
+            return []
+        found = [(match, path) for path in self.folder.iterdir() if (match := _NAME.match(path.name))]
+        return [path for _, path in sorted(found, key=lambda item: _order(item[0]), reverse=True)]
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint that is complete and undamaged, or None."""
+        for path in self.names():
+            try:
+                _verified_state(path)
+            except DataError:
+                continue
+            return path
+        return None
+
+    def save(
+        self,
+        *,
+        step: int,
+        model: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        rng: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+    ) -> Path:
+        """Write a checkpoint, then drop the oldest beyond `keep`.
+
+        Raises:
+            TrainingError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
+        """
+        try:
+            self.clean()
+            path = self._write(step, {"model": model, "optimizer": optimizer, "rng": rng}, state)
+        except (OSError, SafetensorError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            newest = self.newest()
+            kept = f"the checkpoint {newest.name} before it is whole" if newest else "no earlier checkpoint exists"
+            raise TrainingError(
+                f"{self.folder}: the checkpoint of step {step} could not be written: {reason}; {kept}. "
+                f"Make room or fix permissions, then go on with --resume auto"
+            ) from error
+        for old in self.names()[self.keep :]:
+            _remove(old)
+        return path
+
+    def clean(self) -> None:
+        """Remove what killed writers left behind."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.glob(".*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _write(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+        newest = self.names()[:1]
+        serial = 1 + (_order(_NAME.match(newest[0].name))[1] if newest else 0)
+        final = self.folder / f"step-{step:08d}-{serial:04d}"
+        hidden = self.folder / f".{final.name}.writing"
+        hidden.mkdir()
+        try:
+            files = {}
+            for name in _TENSOR_FILES:
+                file = hidden / f"{name}.safetensors"
+                save_file({key: _plain(value) for key, value in tensors[name].items()}, file)
+                files[file.name] = {"bytes": file.stat().st_size, "sha256": _hash_and_sync(file)}
+            write_json(hidden / "state.json", {"format": CHECKPOINT_FORMAT, "step": step, "files": files, **state})
+            sync_folder(hidden)
+            hidden.rename(final)
+            sync_folder(self.folder)
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+        return final
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint, checking sizes and hashes first.
+
+    Raises:
+        DataError: it is incomplete, damaged or of another format.
+    """
+    folder = Path(path)
+    state = _verified_state(folder, hashes=True)
+    try:
+        parts = {name: load_file(folder / f"{name}.safetensors") for name in _TENSOR_FILES}
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{folder}: damaged checkpoint: {error}") from None
+    return Checkpoint(folder, parts["model"], parts["optimizer"], parts["rng"], state)
+
+
+def _verified_state(folder: Path, *, hashes: bool = False) -> dict[str, Any]:
+    state = read_json(folder / "state.json")
+    if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
+        raise DataError(f"{folder}: expected a checkpoint of format {CHECKPOINT_FORMAT}")
+    for name in _TENSOR_FILES:
+        file = folder / f"{name}.safetensors"
+        expected = state.get("files", {}).get(file.name, {})
+        if not file.is_file() or file.stat().st_size != expected.get("bytes"):
+            raise DataError(f"{file}: missing or not of the recorded size; the checkpoint is damaged")
+        if hashes and _hash(file) != expected.get("sha256"):
+            raise DataError(f"{file}: content does not match its recorded hash; the checkpoint is damaged")
+    return state
+
+
+def _order(match: re.Match[str] | None) -> tuple[int, int]:
+    assert match is not None
+    return int(match[1]), int(match[2])
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu").contiguous()
+
+
+def _hash(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _hash_and_sync(file: Path) -> str:
+    digest = _hash(file)
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return digest
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint so that a kill half-way leaves nothing that looks like one."""
+    hidden = path.with_name(f".{path.name}.removed")
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def random_state() -> dict[str, Tensor]:
+    """The random states of this process: torch, its GPU, numpy and Python, as tensors."""
+    _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    python_version, python_keys, python_gauss = random.getstate()
+    state = {
+        "torch": torch.get_rng_state(),
+        "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64)),
+        "numpy_rest": torch.tensor([float(position), float(has_gauss), float(gauss)], dtype=torch.float64),
+        "python": torch.tensor([python_version, *python_keys], dtype=torch.int64),
+        "python_rest": torch.tensor([] if python_gauss is None else [python_gauss], dtype=torch.float64),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Tensor]) -> None:
+    """Put the random states of this process back as `random_state` gave them."""
+    torch.set_rng_state(state["torch"])
+    position, has_gauss, gauss = state["numpy_rest"].tolist()
+    np.random.set_state(("MT19937", state["numpy"].numpy().astype(np.uint32), int(position), int(has_gauss), gauss))
+    version, *keys = state["python"].tolist()
+    rest = state["python_rest"].tolist()
+    random.setstate((version, tuple(keys), rest[0] if rest else None))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

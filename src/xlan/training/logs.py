@@ -1,0 +1,189 @@
+"""What a run says while it goes: JSON lines for machines, TensorBoard, and a progress display for the person.
+
+`log.jsonl` holds one object a line with a `kind`: `start`, `step`, `evaluation`, `warning`, `saved`, `end`. When a run
+resumes, lines of steps that will be taken again are dropped, so every step appears once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from typing_extensions import Self
+
+from xlan.errors import DataError, MissingExtraError
+from xlan.files import write_text
+
+MAX_LOG_BYTES = 1 << 30
+
+
+class RunLog:
+    """Writers of one run; a process that is not the main one has `quiet=True` and writes nothing.
+
+    Args:
+        folder: the run's folder.
+        tensorboard: also write TensorBoard events.
+        quiet: write and print nothing.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, tensorboard: bool, quiet: bool) -> None:
+        self.folder = Path(folder)
+        self.quiet = quiet
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._tensorboard = _summary_writer(self.folder / "tensorboard") if tensorboard and not quiet else None
+        self._progress: _Display | None = None
+
+    def rewind(self, step: int) -> None:
+        """Drop what was logged after `step` (and a line that a kill cut short), because it will happen again."""
+        path = self.folder / "log.jsonl"
+        if self.quiet or not path.exists():
+            return
+        kept = [record for record in read_log(path) if record.get("step", 0) <= step]
+        write_text(path, "".join(_line(record) for record in kept))
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append one record and pass its numbers on to TensorBoard."""
+        if self.quiet:
+            return
+        record = {"kind": kind, "time": round(time.time(), 3), **values}
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+        step = values.get("step")
+        if self._tensorboard is not None and isinstance(step, int):
+            for name, value in _numbers(values):
+                self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+
+    def say(self, text: str) -> None:
+        """One line for the person."""
+        self.console.print(text, markup=False)
+
+    def warn(self, text: str, *, step: int) -> None:
+        """A warning for the person, kept in the log."""
+        self.console.print(f"warning: {text}", style="yellow", markup=False)
+        self.write("warning", step=step, text=text)
+
+    def epoch(self, epoch: int, epochs: int, *, done: int, total: int) -> _Display:
+        """A progress display for one epoch, to be used in a `with` statement."""
+        return _Display(self.console, f"epoch {epoch + 1}/{epochs}", done=done, total=total)
+
+    def close(self) -> None:
+        """Flush TensorBoard."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+
+class _Display:
+    """A bar on a terminal; a plain line now and then where output goes to a file."""
+
+    seconds_between_lines = 30.0
+
+    def __init__(self, console: Console, title: str, *, done: int, total: int) -> None:
+        self._title, self._done, self._total = title, done, total
+        self._console = console
+        self._task: TaskID | None = None
+        self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        if console.is_terminal and not console.quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+            )
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=self._total, completed=self._done, text="")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, text: str) -> None:
+        """One step further; `text` tells loss, reward and speed."""
+        self._done += 1
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self._done, text=text)
+        elif not self._console.quiet and time.monotonic() - self._last_line > self.seconds_between_lines:
+            self._last_line = time.monotonic()
+            self._console.print(f"{self._title}  {self._done}/{self._total}  {text}", markup=False)
+
+
+def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The records of a `log.jsonl`; a last line cut short by a kill is left out.
+
+    Raises:
+        DataError: the file is missing or too large.
+    """
+    source = Path(path)
+    try:
+        if source.stat().st_size > MAX_LOG_BYTES:
+            raise DataError(f"{source}: larger than {MAX_LOG_BYTES >> 30} GiB, this is not a training log")
+        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, for the record."""
+    import platform
+
+    import numpy
+    import torch
+
+    from xlan import __version__
+
+    return {
+        "xlan": __version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    # NaN is not JSON: a number that cannot be written is written as null.
+    clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return json.dumps(clean, ensure_ascii=False) + "\n"
+
+
+def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if name == "step" or isinstance(value, bool):
+            continue
+        if isinstance(value, int | float):
+            yield name, float(value)
+        elif isinstance(value, Mapping):
+            yield from _numbers(value)
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError("TensorBoard (logging.tensorboard)", "train") from None
+    return SummaryWriter(str(folder))
