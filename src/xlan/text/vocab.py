@@ -1,12 +1,14 @@
 """The vocabulary: words ↔ ids, with four named special ids, kept as readable JSON.
 
-Released checkpoints come with a text file, one word a line, line i (from 1) being id i, and use id 0 for start, end
-and padding at once; `Vocabulary.from_released` reads that form. New vocabularies keep the four ids apart.
+Released checkpoints come with a text file, one word a line, line i (from 1) being id i, and use id 0 for
+start, end and padding at once; `Vocabulary.from_released` reads that form. New vocabularies keep the four ids
+apart.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from xlan.types import SpecialIds
 VOCAB_FORMAT = 1
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>", "<unk>")
 MAX_VOCAB_BYTES = 64 << 20
+DEFAULT_THRESHOLD = 6  # the paper drops words that occur less than 6 times
 
 
 class Vocabulary:
@@ -47,8 +50,21 @@ class Vocabulary:
         return cls([*SPECIAL_WORDS, *words], SpecialIds(pad=0, bos=1, eos=2, unk=3))
 
     @classmethod
+    def build(cls, captions: Iterable[Iterable[str]], *, threshold: int = DEFAULT_THRESHOLD) -> Vocabulary:
+        """The words that occur at least `threshold` times in `captions` (each a sequence of words).
+
+        The most frequent word comes first and words of equal frequency are in alphabetical order, so the same
+        captions give the same ids, whatever order they come in.
+
+        Raises:
+            DataError: no word is frequent enough.
+        """
+        return cls.from_words(frequent_words(Counter(w for words in captions for w in words), threshold))
+
+    @classmethod
     def from_released(cls, path: str | os.PathLike[str]) -> Vocabulary:
-        """Read the authors' `vocab.txt`: line i (from 1) is id i; id 0 is start, end and padding; the last is unknown."""
+        """Read the authors' `vocab.txt`: line i (from 1) is id i; id 0 is start, end and padding; the last is
+        unknown."""
         source = Path(path)
         try:
             if source.stat().st_size > MAX_VOCAB_BYTES:
@@ -116,3 +132,14 @@ class Vocabulary:
                 raise DataError(f"id {i} is outside the vocabulary (0 to {len(self.words) - 1})")
             words.append(self.words[i])
         return " ".join(words)
+
+
+def frequent_words(counts: Counter[str], threshold: int) -> list[str]:
+    """Words counted at least `threshold` times, by falling frequency, then alphabetically."""
+    if threshold < 1:
+        raise DataError(f"a word threshold is at least 1, got {threshold}")
+    kept = [word for word, count in counts.items() if count >= threshold and word not in SPECIAL_WORDS]
+    if not kept:
+        most = max(counts.values(), default=0)
+        raise DataError(f"no word occurs {threshold} times or more (the most frequent: {most}); use a lower threshold")
+    return sorted(kept, key=lambda word: (-counts[word], word))

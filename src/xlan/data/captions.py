@@ -1,0 +1,108 @@
+"""`load_captions(path)`: look at a file or folder, find out which form of captions it has, and read it.
+
+The forms are described in `xlan.data.readers`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from xlan.data.readers import read_json_form, read_lines, read_text_form
+from xlan.data.records import CaptionedImage, CaptionSet, Skipped, id_of_file, split_name
+from xlan.errors import DataError
+
+_TABLE_NAMES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt", "results.csv")
+
+
+def load_captions(
+    path: str | os.PathLike[str], *, split_lists: Mapping[str, str | os.PathLike[str]] | None = None
+) -> CaptionSet:
+    """Read captions from a file or folder of any form we know, found out by looking at it.
+
+    Args:
+        path: Karpathy's `dataset_*.json`; COCO's `captions_*.json`; a Flickr token file; `captions.csv`,
+            `.tsv`, `.jsonl`; or a folder that holds one of them.
+        split_lists: for forms without splits: for each split, a text file with one image name a line.
+            Flickr's own lists beside a token file are found without being named.
+
+    Raises:
+        DataError: nothing usable is there; the message says what was looked for.
+    """
+    found = _read(Path(path))
+    if not found.images:
+        first = (
+            f"; the first entry left out: {found.skipped[0].where}: {found.skipped[0].reason}" if found.skipped else ""
+        )
+        raise DataError(
+            f"{path}: no captions in it ({found.form} form, {len(found.skipped):,} entries left out){first}"
+        )
+    return _apply_lists(found, split_lists) if split_lists else found
+
+
+def _read(path: Path) -> CaptionSet:
+    """Read a file or folder by the form it has."""
+    try:
+        if path.is_dir():
+            return _read_folder(path)
+        if path.suffix.lower() == ".json":
+            return read_json_form(path)
+        return read_text_form(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _read_folder(folder: Path) -> CaptionSet:
+    names = sorted(item.name for item in folder.iterdir() if item.is_file() and not item.name.startswith("."))
+    ways: list[tuple[str, Callable[[str], bool]]] = [
+        ("a Karpathy file", lambda name: re.fullmatch(r"dataset.*\.json", name) is not None),
+        ("COCO annotations", lambda name: re.fullmatch(r"captions_.*\.json", name) is not None),
+        ("a token file", lambda name: re.search(r"\.token(\.txt)?$", name) is not None),
+        ("a table", lambda name: name.lower() in _TABLE_NAMES),
+    ]
+    for what, matches in ways:
+        found = [folder / name for name in names if matches(name)]
+        if what == "a token file":  # Flickr8k has a lemmatised copy beside the original
+            found = [item for item in found if "lemma" not in item.name and "crowd" not in item.name.lower()] or found
+        if what == "COCO annotations" and found:
+            return _merge(folder, [read_json_form(item) for item in found])
+        if len(found) > 1:
+            some = ", ".join(item.name for item in found)
+            raise DataError(f"{folder}: more than one file could be the captions ({some}); name one of them")
+        if found:
+            return _read(found[0])
+    looked = "dataset*.json, captions_*.json, *.token.txt, " + ", ".join(_TABLE_NAMES)
+    raise DataError(f"{folder}: no captions found; looked for {looked}")
+
+
+def _merge(folder: Path, parts: list[CaptionSet]) -> CaptionSet:
+    seen: dict[str, str] = {}
+    for part in parts:
+        for image in part.images:
+            if (other := seen.setdefault(image.id, part.source)) != part.source:
+                raise DataError(f"{part.source}: image {image.id} is in {other} too; name one file")
+    images = tuple(image for part in parts for image in part.images)
+    return CaptionSet(images, str(folder), "coco", tuple(entry for part in parts for entry in part.skipped))
+
+
+def _apply_lists(captions: CaptionSet, lists: Mapping[str, str | os.PathLike[str]]) -> CaptionSet:
+    chosen: dict[str, str] = {}
+    for split, path in lists.items():
+        for line in read_lines(Path(path)):
+            name = line.strip()
+            if name and chosen.setdefault(id_of_file(name), split_name(split)) != split_name(split):
+                raise DataError(f"{path}: image {name!r} is in the list of another split too")
+    images: list[CaptionedImage] = []
+    left: list[Skipped] = []
+    for image in captions.images:
+        new = chosen.get(image.id) or chosen.get(id_of_file(image.file))
+        if new:
+            images.append(replace(image, split=new))
+        else:
+            left.append(Skipped(f"image {image.id}", "in no split list"))
+    if not images:
+        raise DataError(f"{captions.source}: none of the {len(chosen):,} names in the split lists is among its images")
+    return replace(captions, images=tuple(images), skipped=(*captions.skipped, *left))

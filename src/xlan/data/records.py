@@ -1,0 +1,144 @@
+"""Captions of images, whatever file they came from.
+
+`load_captions(path)` looks at a file or folder, finds out which of the forms in `xlan.data.readers` it has,
+and returns a `CaptionSet`. Nothing here needs torch or the pictures themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from xlan.errors import DataError
+
+# How the files of the field spell the three splits. COCO's "restval" is what is left of the validation
+# pictures after Karpathy took his 10,000; everybody trains on it.
+SPLIT_NAMES = {
+    "restval": "train",
+    "training": "train",
+    "trn": "train",
+    "dev": "val",
+    "valid": "val",
+    "validation": "val",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """One image and its captions.
+
+    Attributes:
+        id: names the image in this set; for COCO the number as text ("391895").
+        split: "train", "val", "test", or another name the file uses.
+        file: the picture's file name (with folders, where the file gives them); "" when unknown.
+        captions: as people wrote them; at least one.
+        words: the words of each caption, never empty (see `xlan.text.tokenize`).
+        shard: name of the tar file the picture is in, "" when it is a file of its own.
+    """
+
+    id: str
+    split: str
+    file: str
+    captions: tuple[str, ...]
+    words: tuple[tuple[str, ...], ...]
+    shard: str = ""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Something in a caption file that could not be used: where, and why."""
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CaptionSet:
+    """Images with captions, in the order of the file.
+
+    Attributes:
+        images: every image has at least one caption; ids are unique.
+        source: where they came from, for messages.
+        form: "karpathy", "coco", "tokens", "table" or "shapes".
+        skipped: entries that could not be used.
+    """
+
+    images: tuple[CaptionedImage, ...]
+    source: str
+    form: str
+    skipped: tuple[Skipped, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __iter__(self) -> Iterator[CaptionedImage]:
+        return iter(self.images)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Number of images of each split, largest split first."""
+        return dict(Counter(image.split for image in self.images).most_common())
+
+    def split(self, name: str) -> tuple[CaptionedImage, ...]:
+        """Images of a split.
+
+        Raises:
+            DataError: the split has no images.
+        """
+        chosen = tuple(image for image in self.images if image.split == name)
+        if not chosen:
+            there = ", ".join(f"{split} ({count:,} images)" for split, count in self.splits.items())
+            raise DataError(f"{self.source}: split {name!r} has no images; there are: {there}")
+        return chosen
+
+    def words(self, split: str) -> Iterator[tuple[str, ...]]:
+        """Words of every caption of a split, for a vocabulary."""
+        return (words for image in self.split(split) for words in image.words)
+
+    def with_random_splits(self, *, val: float, test: float, seed: int = 0) -> CaptionSet:
+        """The same images, all given a split anew: fractions `val` and `test`, the rest for training.
+
+        An image's split depends on its id and the seed alone, so adding pictures later moves none of the old
+        ones.
+        """
+        if not (val >= 0 and test >= 0 and val + test < 1):
+            raise DataError(f"val and test are fractions that leave something to train on, got {val} and {test}")
+
+        def choose(image: CaptionedImage) -> CaptionedImage:
+            digest = hashlib.sha256(f"{seed}\0{image.id}".encode("utf-8", "surrogatepass")).digest()
+            place = int.from_bytes(digest[:8], "big") / 2**64
+            return replace(image, split="val" if place < val else "test" if place < val + test else "train")
+
+        return replace(self, images=tuple(choose(image) for image in self.images))
+
+
+def split_name(name: str) -> str:
+    """The usual name of a split ("restval" → "train")."""
+    plain = name.strip().lower()
+    return SPLIT_NAMES.get(plain, plain)
+
+
+def id_of_file(file: str) -> str:
+    """Id of an image that has nothing but a file name: the name without its ending ("dogs/1.jpg" →
+    "dogs/1")."""
+    path = PurePosixPath(file.replace("\\", "/"))
+    return str(path.with_suffix("")) if path.suffix else str(path)
+
+
+def feature_names(image: CaptionedImage) -> Iterator[str]:
+    """Names under which features of the image may be kept, the most exact first.
+
+    Features made from a folder of pictures are named after files ("COCO_val2014_000000391895"), those of the
+    field after COCO numbers ("391895"); both must be found.
+    """
+    names = [image.id]
+    if image.file:
+        path = PurePosixPath(image.file.replace("\\", "/"))
+        names += [image.file, id_of_file(image.file), path.name, path.stem]
+        if (digits := path.stem.rpartition("_")[2]).isdecimal() and len(digits) == 12:  # COCO pads to twelve
+            names += [digits, str(int(digits))]
+    return iter(dict.fromkeys(names))
