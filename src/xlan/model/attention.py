@@ -1,0 +1,186 @@
+"""What every attention layer here has in common, and the conventional attention of Eq. 1.
+
+A layer is used in two moves, because a decoder asks many queries of the same image:
+
+    cache = layer.project(regions, mask=mask)      # once per image
+    attended = layer(query, cache)                 # once per word, beam or caption
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from xlan.errors import ShapeError
+from xlan.model.overtime import LinearFunction
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Keys and values of B images, projected once and asked many times.
+
+    Attributes:
+        keys: `[B, H, N, d]` (H heads of width d).
+        values: `[B, H, N, d']`.
+        mask: `[B, N]` bool, True where a region exists; None when all do.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None
+
+    def select(self, index: Tensor) -> Projected:
+        """Images `index` (`[B']`) of this cache."""
+        mask = None if self.mask is None else self.mask[index]
+        return Projected(self.keys[index], self.values[index], mask)
+
+    def append(self, other: Projected) -> Projected:
+        """This cache with the regions of `other` behind its own; both without mask."""
+        return Projected(torch.cat([self.keys, other.keys], 2), torch.cat([self.values, other.values], 2), None)
+
+
+class Attended(NamedTuple):
+    """What a layer found.
+
+    Attributes:
+        feature: `[B, D]` or `[B, Q, D]`, like the query.
+        spatial: `[B, H, N]` or `[B, Q, H, N]` attention over regions; None unless asked for.
+        channel: `[B, D]` or `[B, Q, D]` channel gate (Eq. 5); None unless asked for, or where there is no gate.
+    """
+
+    feature: Tensor
+    spatial: Tensor | None
+    channel: Tensor | None
+
+
+class AttentionLayer(Protocol):
+    """The interface of conventional, multi-head and X-Linear attention."""
+
+    def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
+        """Project keys `[B, N, D_k]` and values `[B, N, D_v]` (default: the keys) for later queries."""
+
+    def __call__(
+        self,
+        query: Tensor,
+        cache: Projected,
+        *,
+        allowed: Tensor | None = None,
+        return_attention: bool = False,
+        linear: LinearFunction = F.linear,
+    ) -> Attended:
+        """Attend with `query` (`[B, D_q]` or `[B, Q, D_q]`).
+
+        `linear` applies the layers on the query's side; a loop over time passes `OverTime()`.
+        """
+
+
+def check_regions(name: str, regions: Tensor, width: int, mask: Tensor | None) -> None:
+    """Refuse regions and masks that cannot be meant; `name` is used in the message.
+
+    Raises:
+        ShapeError: wrong rank or width, a mask that is not boolean or not `[B, N]`, or an image without any region.
+    """
+    if regions.dim() != 3 or regions.shape[-1] != width:
+        raise ShapeError(f"{name}: expected shape [images, regions, {width}], got {list(regions.shape)}")
+    if regions.shape[1] == 0:
+        raise ShapeError(f"{name}: expected at least one region per image, got shape {list(regions.shape)}")
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ShapeError(f"mask: expected a boolean tensor (True = region exists), got {mask.dtype}; use mask.bool()")
+    if mask.shape != regions.shape[:2]:
+        raise ShapeError(f"mask: expected shape {list(regions.shape[:2])}, got {list(mask.shape)}")
+    if not torch.compiler.is_compiling():
+        empty = torch.nonzero(~mask.any(dim=1)).flatten().tolist()
+        if empty:
+            raise ShapeError(f"mask: image {empty[0]} of the batch has no valid region; every image needs at least one")
+
+
+def check_query(query: Tensor, width: int, images: int) -> None:
+    """Refuse a query that is not `[images, width]` or `[images, queries, width]`."""
+    if query.dim() not in (2, 3) or query.shape[-1] != width or query.shape[0] != images:
+        raise ShapeError(
+            f"query: expected shape [{images}, {width}] or [{images}, queries, {width}], got {list(query.shape)}"
+        )
+
+
+def blank_padding(regions: Tensor, mask: Tensor | None) -> Tensor:
+    """`regions` with zeros where the mask is False: whatever was there, even NaN, has no effect from here on."""
+    return regions if mask is None else regions.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def masked_mean(regions: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of `[B, N, D]` over the valid regions: `[B, D]`."""
+    if mask is None:
+        return regions.mean(dim=1)
+    weights = mask.to(regions.dtype).unsqueeze(-1)
+    return (regions * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def attention_mask(cache_mask: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+    """Join "the region exists" `[B, N]` and "this query may look there" `[Q, N]` or `[B, Q, N]` into `[B, 1, Q, N]`."""
+    mask = None if cache_mask is None else cache_mask[:, None, None, :]
+    if allowed is None:
+        return mask
+    allowed = (allowed if allowed.dim() == 3 else allowed.unsqueeze(0)).unsqueeze(1)
+    return allowed if mask is None else mask & allowed
+
+
+def spatial_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax of `[B, H, Q, N]` over the regions that exist; others get exactly 0."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return F.softmax(scores, dim=-1)
+
+
+class ConventionalAttention(nn.Module):
+    """Eq. 1: `a_i = W_a tanh(W_k k_i + W_q Q)`, `α = softmax(a)`, attended feature `Σ α_i v_i`.
+
+    Args:
+        query_dim: width of the query.
+        region_dim: width of keys and values, and of the attended feature.
+        hidden_dim: width inside the tanh.
+        dropout: dropout on the tanh's output while training.
+    """
+
+    def __init__(self, query_dim: int, region_dim: int, *, hidden_dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.query_dim = query_dim
+        self.region_dim = region_dim
+        self.W_k = nn.Linear(region_dim, hidden_dim, bias=False)
+        self.W_q = nn.Linear(query_dim, hidden_dim)
+        self.W_a = nn.Linear(hidden_dim, 1, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
+        """Keys go through `W_k`; values stay as they are: `[B, 1, N, ·]` each."""
+        check_regions("keys", keys, self.region_dim, mask)
+        keys = blank_padding(keys, mask)
+        values = keys if values is None else blank_padding(values, mask)
+        return Projected(self.W_k(keys).unsqueeze(1), values.unsqueeze(1), mask)
+
+    def forward(
+        self,
+        query: Tensor,
+        cache: Projected,
+        *,
+        allowed: Tensor | None = None,
+        return_attention: bool = False,
+        linear: LinearFunction = F.linear,
+    ) -> Attended:
+        """Attend with `query` `[B, D_q]` or `[B, Q, D_q]`; see `AttentionLayer`."""
+        check_query(query, self.query_dim, cache.keys.shape[0])
+        queries = query if query.dim() == 3 else query.unsqueeze(1)  # [B, Q, D_q]
+        asked = linear(queries, self.W_q.weight, self.W_q.bias)
+        hidden = torch.tanh(cache.keys + asked.unsqueeze(2))  # [B, Q, N, hidden]
+        scores = self.W_a(self.dropout(hidden)).squeeze(-1).unsqueeze(1)  # [B, 1, Q, N]
+        alpha = spatial_softmax(scores, attention_mask(cache.mask, allowed))
+        attended = torch.matmul(alpha, cache.values).squeeze(1)  # [B, Q, D]
+        spatial = alpha.transpose(1, 2) if return_attention else None  # [B, Q, 1, N]
+        if query.dim() == 2:
+            return Attended(attended.squeeze(1), None if spatial is None else spatial.squeeze(1), None)
+        return Attended(attended, spatial, None)

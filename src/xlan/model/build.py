@@ -1,0 +1,171 @@
+"""The one place that turns numbers into modules.
+
+build_model("xlan")                                  the released X-LAN at its published size
+build_model("xlan", vocab_size=5000, dim=512)        the same with other numbers
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from xlan.model.attention import ConventionalAttention
+from xlan.model.captioner import CaptionModel
+from xlan.model.decoder import LSTMDecoder
+from xlan.model.encoder import XLANEncoder
+from xlan.model.spec import Spec, TransformerSpec, XLANSpec, model_spec
+from xlan.model.stack import RegionUpdate, StackLayer, XLinearStack
+from xlan.model.transformer import (
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+from xlan.model.transformer_parts import FeedForward, MultiHeadAttention
+from xlan.model.xlinear import XLinearAttention, activation
+from xlan.model.xtransformer import (
+    XTransformerDecoder,
+    XTransformerDecoderLayer,
+    XTransformerEncoder,
+    XTransformerEncoderLayer,
+)
+
+
+def build_model(name: str | Spec, **overrides: Any) -> CaptionModel:
+    """A new model with PyTorch's default initialisation, by name or from a spec.
+
+    Args:
+        name: one of `xlan.model.spec.MODELS`, or a spec.
+        overrides: numbers to replace, by the names of the spec's fields (`vocab_size=5000`).
+    """
+    spec = model_spec(name, **overrides) if isinstance(name, str) else replace(name, **overrides)
+    if isinstance(spec, XLANSpec):
+        return _xlan(spec)
+    return _xtransformer(spec) if spec.attention == "xlinear" else _transformer(spec)
+
+
+def _xlan(spec: XLANSpec) -> CaptionModel:
+    released = spec.form == "released"
+    stack = XLinearStack(
+        spec.dim,
+        depth=spec.depth,
+        hidden_dim=spec.hidden_dim,
+        heads=spec.heads,
+        activation=spec.sigma,
+        normalise=released,
+        bias=released,
+        separate_values=not released,
+        update_last_keys=False,
+        block_dropout=spec.block_dropout,
+        dropout=spec.dropout,
+        update_dropout=spec.update_dropout,
+    )
+    encoder = XLANEncoder(
+        spec.feature_dim,
+        stack,
+        dim=spec.dim,
+        sigma=activation(spec.sigma) if released else None,
+        dropout=spec.region_dropout,
+        normalise_summary=released,
+    )
+    decoder = LSTMDecoder(
+        vocab_size=spec.vocab_size,
+        dim=spec.dim,
+        attention=(
+            ConventionalAttention(spec.dim, spec.dim, hidden_dim=spec.heads * spec.hidden_dim)
+            if spec.decoder_attention == "conventional"
+            else _block(spec, released=released)
+        ),
+        word_sigma=activation(spec.sigma) if released else None,
+        add_summary=released,
+        project_attended=released,
+        word_dropout=spec.word_dropout,
+        dropout=spec.dropout,
+        logit_dropout=spec.logit_dropout,
+    )
+    return CaptionModel(encoder, decoder, spec)
+
+
+def _block(spec: Spec, *, released: bool = True) -> XLinearAttention:
+    return XLinearAttention(
+        spec.dim,
+        bilinear_dim=spec.dim,
+        hidden_dim=spec.hidden_dim,
+        heads=spec.heads,
+        activation=spec.sigma if isinstance(spec, XLANSpec) else "celu",
+        normalise=released,
+        bias=released,
+        dropout=spec.block_dropout,
+    )
+
+
+def _feed_forward(spec: TransformerSpec) -> FeedForward:
+    return FeedForward(spec.dim, spec.ff_dim, dropout=spec.ff_dropout)
+
+
+def _xtransformer(spec: TransformerSpec) -> CaptionModel:
+    def encoder_layer() -> XTransformerEncoderLayer:
+        update = RegionUpdate(spec.dim, dropout=spec.update_dropout)
+        attend = StackLayer(_block(spec), update_keys=update, update_values=None, dropout=spec.dropout)
+        return XTransformerEncoderLayer(attend, _feed_forward(spec))
+
+    def decoder_layer(last: bool) -> XTransformerDecoderLayer:
+        return XTransformerDecoderLayer(
+            words=_block(spec),
+            regions=_block(spec),
+            update=None if last else RegionUpdate(spec.dim, dropout=spec.update_dropout),
+            feed_forward=None if last else _feed_forward(spec),
+            dim=spec.dim,
+            dropout=spec.dropout,
+        )
+
+    encoder = XTransformerEncoder(
+        spec.feature_dim,
+        nn.ModuleList(encoder_layer() for _ in range(spec.encoder_layers)),
+        dim=spec.dim,
+        sigma=activation("celu"),
+        dropout=spec.region_dropout,
+    )
+    decoder = XTransformerDecoder(
+        nn.ModuleList(decoder_layer(i == spec.decoder_layers - 1) for i in range(spec.decoder_layers)),
+        vocab_size=spec.vocab_size,
+        dim=spec.dim,
+        word_dropout=spec.word_dropout,
+        dropout=spec.dropout,
+        logit_dropout=spec.logit_dropout,
+    )
+    return CaptionModel(encoder, decoder, spec)
+
+
+def _transformer(spec: TransformerSpec) -> CaptionModel:
+    def attention() -> MultiHeadAttention:
+        return MultiHeadAttention(spec.dim, heads=spec.heads, dropout=spec.block_dropout)
+
+    encoder = TransformerEncoder(
+        spec.feature_dim,
+        nn.ModuleList(
+            TransformerEncoderLayer(attention(), _feed_forward(spec), dim=spec.dim, dropout=spec.dropout)
+            for _ in range(spec.encoder_layers)
+        ),
+        dim=spec.dim,
+        dropout=spec.region_dropout,
+    )
+    decoder = TransformerDecoder(
+        nn.ModuleList(
+            TransformerDecoderLayer(
+                words=attention(),
+                regions=attention(),
+                feed_forward=_feed_forward(spec),
+                dim=spec.dim,
+                dropout=spec.dropout,
+            )
+            for _ in range(spec.decoder_layers)
+        ),
+        vocab_size=spec.vocab_size,
+        dim=spec.dim,
+        word_dropout=spec.word_dropout,
+        logit_dropout=spec.logit_dropout,
+    )
+    return CaptionModel(encoder, decoder, spec)

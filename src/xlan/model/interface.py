@@ -1,0 +1,63 @@
+"""What passes between encoder and decoder, and the checks at a model's door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from xlan.errors import ShapeError
+from xlan.model.attention import blank_padding, check_regions
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoder knows of B images.
+
+    Attributes:
+        summary: `[B, D]` the image-level feature (Eq. 9).
+        regions: `[B, N, D]` the region-level features.
+        mask: `[B, N]` bool, True where a region exists; None when all do.
+    """
+
+    summary: Tensor
+    regions: Tensor
+    mask: Tensor | None
+
+    def __len__(self) -> int:
+        return int(self.regions.shape[0])
+
+
+def check_features(features: Tensor, feature_dim: int, mask: Tensor | None) -> Tensor:
+    """Check a model's input and blank what the mask says does not exist."""
+    check_regions("features", features, feature_dim, mask)
+    return blank_padding(features, mask)
+
+
+def check_captions(tokens: Tensor, lengths: Tensor, owner: Tensor | None, *, images: int, vocab_size: int) -> None:
+    """Refuse captions that do not fit the images or the vocabulary."""
+    if tokens.dim() != 2:
+        raise ShapeError(f"tokens: expected shape [captions, words], got {list(tokens.shape)}")
+    captions, words = tokens.shape
+    if lengths.shape != (captions,):
+        raise ShapeError(f"lengths: expected one per caption [{captions}], got {list(lengths.shape)}")
+    if owner is None and captions % images:
+        raise ShapeError(f"tokens: {captions} captions cannot be shared evenly by {images} images; give owner")
+    if owner is not None and owner.shape != (captions,):
+        raise ShapeError(f"owner: expected one image per caption [{captions}], got {list(owner.shape)}")
+    if torch.compiler.is_compiling():
+        return
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if shortest < 1 or longest > words:
+        raise ShapeError(f"lengths: expected values from 1 to {words}, got {shortest} to {longest}")
+    if owner is not None and not 0 <= int(owner.min()) <= int(owner.max()) < images:
+        raise ShapeError(f"owner: expected images 0 to {images - 1}, got {int(owner.min())} to {int(owner.max())}")
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocab_size:
+        raise ShapeError(f"tokens: expected ids 0 to {vocab_size - 1}, got {low} to {high}; is this its vocabulary?")
+
+
+def real_positions(lengths: Tensor, words: int) -> Tensor:
+    """`[C, T]` bool: which positions of `T = words` belong to a caption."""
+    return torch.arange(words, device=lengths.device) < lengths.unsqueeze(1)

@@ -1,0 +1,194 @@
+"""The X-Linear attention block, Eq. 2–6: the paper's one idea.
+
+A query meets every region through bilinear pooling (an element-wise product of two projections); what comes out weighs
+regions (spatial softmax) and feature channels (squeeze-and-excitation gate) at once.
+
+    B_i  = σ(W_k k_i) ⊙ σ(W_q^k Q)                          Eq. 2
+    B'_i = ReLU(W_B B_i),  β^s = softmax(W_b B'_i)           Eq. 3
+    B̄    = mean_i B'_i                                       Eq. 4
+    β^c  = sigmoid(W_e B̄)                                    Eq. 5
+    v̂    = β^c ⊙ Σ_i β^s_i (σ(W_v v_i) ⊙ σ(W_q^v Q))         Eq. 6
+
+The paper's text and the released code differ; one class has both forms by its arguments:
+
+    paper form     heads=1, activation="relu" (or "elu", Eq. 8), normalise=False, bias=False
+    released form  heads=8, activation="celu", normalise=True, bias=True
+
+In the released form every projection is followed by a GroupNorm with one group per head, and W_B, W_b, W_e are shared
+by the heads. Since σ(W_q^v Q) does not depend on the region, it is multiplied once, outside the sum of Eq. 6.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from xlan.errors import ModelError, ShapeError
+from xlan.model.attention import (
+    Attended,
+    Projected,
+    attention_mask,
+    blank_padding,
+    check_query,
+    check_regions,
+    spatial_softmax,
+)
+from xlan.model.bilinear import bilinear_hidden
+from xlan.model.overtime import LinearFunction
+
+CELU_ALPHA = 1.3  # of the released code
+
+
+def activation(name: str) -> nn.Module:
+    """σ by name. ELU makes bilinear pooling model interactions of every order (Eq. 8); CELU is the released one."""
+    choices: dict[str, nn.Module] = {"relu": nn.ReLU(), "elu": nn.ELU(), "celu": nn.CELU(CELU_ALPHA)}
+    if name not in choices:
+        raise ModelError(f"activation: expected one of {', '.join(choices)}, got {name!r}")
+    return choices[name]
+
+
+class BilinearProjection(nn.Module):
+    """One side of bilinear pooling: `σ(W x)`, in the released form followed by a norm per head."""
+
+    def __init__(self, input_dim: int, output_dim: int, *, heads: int, sigma: str, normalise: bool, bias: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_dim, output_dim, bias=bias)
+        self.sigma = activation(sigma)
+        self.norm = nn.GroupNorm(heads, output_dim) if normalise else None
+
+    def forward(self, x: Tensor, linear: LinearFunction = F.linear) -> Tensor:
+        """`[..., input_dim]` → `[..., output_dim]`."""
+        y = self.sigma(linear(x, self.linear.weight, self.linear.bias))
+        if self.norm is None:
+            return cast(Tensor, y)
+        return cast(Tensor, self.norm(y.flatten(0, -2))).view(y.shape)
+
+
+class XLinearAttention(nn.Module):
+    """The block of Eq. 2–6.
+
+    Args:
+        query_dim: width D_q of the query.
+        key_dim: width D_k of the keys (default: `query_dim`).
+        value_dim: width D_v of the values (default: `key_dim`).
+        bilinear_dim: width D_B of bilinear pooling and of the attended feature, over all heads.
+        hidden_dim: width D_c of the transformed bilinear representation, per head.
+        heads: number of heads; each works on `bilinear_dim / heads` channels.
+        activation: σ of Eq. 2 and 6: `relu`, `elu` or `celu`.
+        normalise: a GroupNorm, one group per head, after every projection.
+        bias: biases in every projection.
+        dropout: dropout on B' while training.
+    """
+
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        *,
+        bilinear_dim: int = 1024,
+        hidden_dim: int = 512,
+        heads: int = 1,
+        activation: str = "relu",
+        normalise: bool = False,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if bilinear_dim % heads:
+            raise ShapeError(f"heads: expected a divisor of bilinear_dim {bilinear_dim}, got {heads}")
+        self.query_dim = query_dim
+        self.key_dim = key_dim or query_dim
+        self.value_dim = value_dim or self.key_dim
+        self.bilinear_dim = bilinear_dim
+        self.heads = heads
+        self.head_dim = bilinear_dim // heads
+
+        def projection(width: int) -> BilinearProjection:
+            return BilinearProjection(
+                width, bilinear_dim, heads=heads, sigma=activation, normalise=normalise, bias=bias
+            )
+
+        self.query_for_keys = projection(query_dim)  # σ(W_q^k ·), Eq. 2
+        self.keys = projection(self.key_dim)  # σ(W_k ·), Eq. 2
+        self.query_for_values = projection(query_dim)  # σ(W_q^v ·), Eq. 6
+        self.values = projection(self.value_dim)  # σ(W_v ·), Eq. 6
+        self.W_B = nn.Linear(self.head_dim, hidden_dim, bias=bias)  # Eq. 3
+        self.W_b = nn.Linear(hidden_dim, 1, bias=bias)  # Eq. 3
+        self.W_e = nn.Linear(hidden_dim, self.head_dim, bias=bias)  # Eq. 5
+        self.dropout = nn.Dropout(dropout)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """`[B, L, D_B]` → `[B, H, L, d]`."""
+        return x.view(*x.shape[:-1], self.heads, self.head_dim).transpose(1, 2)
+
+    def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
+        """Project keys `[B, N, D_k]` and values `[B, N, D_v]` (default: the keys), once for any number of queries."""
+        check_regions("keys", keys, self.key_dim, mask)
+        keys = blank_padding(keys, mask)
+        if values is None:
+            values = keys
+        else:
+            check_regions("values", values, self.value_dim, None)
+            if values.shape[:2] != keys.shape[:2]:
+                raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
+            values = blank_padding(values, mask)
+        return Projected(self._split(self.keys(keys)), self._split(self.values(values)), mask)
+
+    def forward(
+        self,
+        query: Tensor,
+        cache: Projected,
+        *,
+        allowed: Tensor | None = None,
+        return_attention: bool = False,
+        linear: LinearFunction = F.linear,
+    ) -> Attended:
+        """Attend with one query per image or a sequence of them.
+
+        Args:
+            query: `[B, D_q]` or `[B, Q, D_q]`.
+            cache: what `project` returned for the same B images.
+            allowed: `[Q, N]` or `[B, Q, N]` bool, which regions each query may see (causal attention); default all.
+            return_attention: also return the distributions of Eq. 3 and 5.
+            linear: applies the projections of the query; a loop over time passes `OverTime()`.
+        """
+        check_query(query, self.query_dim, cache.keys.shape[0])
+        queries = query if query.dim() == 3 else query.unsqueeze(1)
+        mask = attention_mask(cache.mask, allowed)  # [B, 1, Q, N] or None
+
+        q = self._split(self.query_for_keys(queries, linear))  # [B, H, Q, d]
+        hidden = bilinear_hidden(q, cache.keys, self.W_B.weight, self._hidden_bias(q))  # [B, H, Q, N, c]
+        hidden = self.dropout(hidden)
+        spatial = spatial_softmax(self.W_b(hidden).squeeze(-1), mask)  # [B, H, Q, N]
+        channel = torch.sigmoid(self.W_e(_mean_over_regions(hidden, mask)))  # [B, H, Q, d]
+        pooled = torch.matmul(spatial.to(cache.values.dtype), cache.values)  # Σ_i β^s_i σ(W_v v_i): [B, H, Q, d]
+        attended = channel * pooled * self._split(self.query_for_values(queries, linear))
+
+        feature = _join(attended)
+        if not return_attention:
+            return Attended(feature if query.dim() == 3 else feature.squeeze(1), None, None)
+        gate, weights = _join(channel), spatial.transpose(1, 2)
+        if query.dim() == 2:
+            return Attended(feature.squeeze(1), weights.squeeze(1), gate.squeeze(1))
+        return Attended(feature, weights, gate)
+
+    def _hidden_bias(self, like: Tensor) -> Tensor:
+        return like.new_zeros(self.W_B.out_features) if self.W_B.bias is None else self.W_B.bias
+
+
+def _join(x: Tensor) -> Tensor:
+    """`[B, H, Q, d]` → `[B, Q, H·d]`."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _mean_over_regions(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Eq. 4 over the regions that exist: `[B, H, Q, N, c]` → `[B, H, Q, c]`."""
+    if mask is None:
+        return hidden.mean(dim=3)
+    weights = mask.to(hidden.dtype)
+    weights = (weights / weights.sum(dim=-1, keepdim=True)).expand(-1, hidden.shape[1], hidden.shape[2], -1)
+    return torch.matmul(weights.unsqueeze(-2), hidden).squeeze(-2)
