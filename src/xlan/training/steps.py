@@ -1,0 +1,204 @@
+"""The two step functions: (model, batch) → a loss to follow, and what to log.
+
+Both return a loss scaled so that averaging gradients over processes, as DDP and FSDP do, gives the gradient of the
+mean per word over the whole step, however its images are spread over processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from xlan.decoding.greedy import greedy
+from xlan.decoding.result import DecodingResult
+from xlan.decoding.sample import sample
+from xlan.training.distributed import World
+from xlan.training.losses import label_smoothed, log_probabilities, policy_gradient
+from xlan.training.rewards import RewardPool, Rewards
+from xlan.types import SpecialIds
+
+
+class Batch(Protocol):
+    """What the step functions need of a batch of B images and C captions."""
+
+    features: Tensor  # [B, N, D]
+    mask: Tensor | None  # [B, N] bool
+    inputs: Tensor  # [C, T] int64, starting with bos
+    targets: Tensor  # [C, T] int64
+    lengths: Tensor  # [C]
+    owner: Tensor  # [C]
+    image_ids: Sequence[str]
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step function gives back.
+
+    Attributes:
+        loss: scalar to call backward on.
+        captions: captions this process worked on.
+        values: what to log, as name → (sum, count) over this process.
+    """
+
+    loss: Tensor
+    captions: int
+    values: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def xe_step(model: nn.Module, batch: Batch, *, world: World, smoothing: float, own_words: float) -> StepOutput:
+    """Cross-entropy: one teacher-forced pass over the batch's captions.
+
+    Args:
+        model: possibly wrapped; in training mode.
+        batch: images with their captions.
+        world: the processes of the run.
+        smoothing: label smoothing.
+        own_words: probability of feeding the model its own words (scheduled sampling).
+    """
+    options = {"scheduled_sampling": own_words} if own_words else {}
+    logits: Tensor = model(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner, **options)
+    real = torch.arange(batch.targets.shape[1], device=batch.targets.device) < batch.lengths[:, None]
+    total = label_smoothed(logits, batch.targets[real], smoothing)
+    words = logits.shape[0]
+    loss = total * (world.size / world.sum([words])[0])
+    return StepOutput(loss, captions=len(batch.lengths), values={"loss": (float(total.detach()), words)})
+
+
+def scst_step(
+    model: nn.Module,
+    batch: Batch,
+    *,
+    policy: Any,
+    special: SpecialIds,
+    world: World,
+    rewards: RewardPool,
+    bad_endings: frozenset[int],
+    samples: int,
+    baseline: str,
+    temperature: float,
+    max_length: int,
+    dropout: bool,
+    generator: torch.Generator,
+) -> StepOutput:
+    """Self-critical training: reward sampled captions that beat the baseline, punish the others.
+
+    Differences from the textbook algorithm (REINFORCE with a baseline, Rennie et al. 2017), and from the released code:
+
+    - Sampling happens without gradients and without dropout, on images encoded once; a second, teacher-forced pass over
+      the sampled words gives the gradients. The released code keeps the graph of the sampling pass, dropout on, and
+      encodes every image once per sample. With `dropout` on, ours follows the gradient of a thinned network on captions
+      of the whole one; the ratio of the two probabilities is not corrected. With `dropout` off it is exactly REINFORCE.
+    - The gradients come from the wrapped model's `forward`, so data-parallel processes stay in step.
+    - The loss is the mean over *words* (end included), as released, not over captions: long captions weigh more.
+    - `baseline="greedy"` is the paper's. `"mean"` takes the mean reward of the image's *other* samples: no greedy pass,
+      lower variance, still unbiased because it does not depend on the sample itself.
+    - Rewards are neither scaled nor clipped; there is no KL or entropy term and no importance weight: every batch is
+      sampled from the current weights and used for one update.
+    - Captions cut off at `max_length` are trained on as they are, without an end.
+
+    Rewards are computed on worker processes while this process decodes the greedy captions and runs the teacher-forced
+    pass, neither of which needs them. Sampling the *next* batch during that time would hide no more and would cost
+    on-policy samples: they would come from weights one update old.
+
+    Args:
+        model: possibly wrapped; its forward gives the gradients.
+        batch: images; their own captions are not used.
+        policy: the bare model, as a Stepper.
+        special: special ids.
+        world: the processes of the run.
+        rewards: scores captions.
+        bad_endings: ids on which a caption should not end (logged only).
+        samples: captions per image, n.
+        baseline: `greedy` or `mean`.
+        temperature: of sampling.
+        max_length: longest caption, end included.
+        dropout: keep dropout on in the teacher-forced pass.
+        generator: source of randomness for sampling.
+    """
+    with torch.inference_mode(), evaluating(policy):
+        encoded = policy.encode(batch.features, batch.mask)
+        drawn = sample(
+            policy, encoded, special, n=samples, max_length=max_length, temperature=temperature, generator=generator
+        )
+        captions = _captions(drawn)
+        pending = rewards.submit([image for image in batch.image_ids for _ in range(samples)], captions)
+        pending_greedy = None
+        if baseline == "greedy":
+            best = _captions(greedy(policy, encoded, special, max_length=max_length))
+            pending_greedy = rewards.submit(list(batch.image_ids), best)
+
+    tokens, targets, lengths, owner = sampled_words(drawn, special)
+    with contextlib.nullcontext() if dropout else evaluating(model):
+        logits: Tensor = model(batch.features, batch.mask, tokens, lengths, owner)
+    log_p_all = log_probabilities(logits)
+    log_p = log_p_all.gather(1, targets[:, None]).squeeze(1)
+
+    waiting = time.perf_counter()
+    reward = pending.result().reshape(len(batch.image_ids), samples)
+    base = leave_one_out(reward) if pending_greedy is None else pending_greedy.result()[:, None]
+    waiting = time.perf_counter() - waiting
+
+    advantage = torch.from_numpy(reward - base).flatten().to(log_p.device)
+    total = policy_gradient(log_p, advantage.repeat_interleave(lengths))
+    words = len(log_p)
+    loss = total * (world.size / world.sum([words])[0])
+    count = len(captions)
+    lines = [caption[:-1] if caption[-1] == special.eos else caption for caption in captions]
+    entropy = -(log_p_all.detach() * log_p_all.detach().exp()).sum()
+    values = {
+        "loss": (float(total.detach()), words),
+        "reward": (float(reward.sum()), count),
+        "baseline": (float(base.sum()), base.size),
+        "advantage": (float(abs(reward - base).sum()), count),
+        "length": (float(sum(map(len, lines))), count),
+        "bad_endings": (float(sum(not line or line[-1] in bad_endings for line in lines)), count),
+        "distinct": (float(len(set(map(tuple, lines)))), count),
+        "entropy": (float(entropy), words),
+        "reward_wait": (waiting, 1.0),
+    }
+    return StepOutput(loss, captions=count, values=values)
+
+
+def sampled_words(drawn: DecodingResult, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sampled captions as teacher forcing wants them.
+
+    Returns:
+        tokens `[B·n, T]` starting with `bos`; targets `[W]`, the sampled words one after another; lengths `[B·n]`; and
+        owner `[B·n]`, the image of each caption.
+    """
+    images, n, longest = drawn.ids.shape
+    ids, lengths = drawn.ids.reshape(images * n, longest), drawn.lengths.reshape(images * n)
+    start = ids.new_full((images * n, 1), special.bos)
+    real = torch.arange(longest, device=ids.device) < lengths[:, None]
+    owner = torch.arange(images, device=ids.device).repeat_interleave(n)
+    return torch.cat([start, ids[:, :-1]], dim=1), ids[real], lengths, owner
+
+
+def leave_one_out(reward: Rewards) -> Rewards:
+    """For every sample the mean reward of the other samples of its image. `[B, n]` → `[B, n]`, n ≥ 2."""
+    n = reward.shape[1]
+    mean: Rewards = (reward.sum(axis=1, keepdims=True) - reward) / (n - 1)
+    return mean
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Dropout off inside; the mode of before afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _captions(result: DecodingResult) -> list[list[int]]:
+    """All captions as lists of ids with their `eos`, image by image."""
+    flat = result.ids.flatten(0, 1).tolist()
+    return [ids[:length] for ids, length in zip(flat, result.lengths.flatten().tolist(), strict=True)]
