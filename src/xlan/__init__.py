@@ -11,19 +11,47 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xlan.errors import XlanError
+    from xlan.model.attention import ConventionalAttention
+    from xlan.model.build import build_model
+    from xlan.model.captioner import CaptionModel
+    from xlan.model.stack import XLinearStack
+    from xlan.model.xlinear import XLinearAttention
+    from xlan.pretrained import Pretrained, from_pretrained, save_pretrained
     from xlan.text.vocab import Vocabulary
     from xlan.types import Regions, SpecialIds
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "CaptionModel": "xlan.model.captioner",
+    "ConventionalAttention": "xlan.model.attention",
+    "Pretrained": "xlan.pretrained",
     "Regions": "xlan.types",
     "SpecialIds": "xlan.types",
     "Vocabulary": "xlan.text.vocab",
+    "XLinearAttention": "xlan.model.xlinear",
+    "XLinearStack": "xlan.model.stack",
     "XlanError": "xlan.errors",
+    "build_model": "xlan.model.build",
+    "from_pretrained": "xlan.pretrained",
+    "save_pretrained": "xlan.pretrained",
 }
 
-__all__ = ["Regions", "SpecialIds", "Vocabulary", "XlanError", "__version__"]
+__all__ = [
+    "CaptionModel",
+    "ConventionalAttention",
+    "Pretrained",
+    "Regions",
+    "SpecialIds",
+    "Vocabulary",
+    "XLinearAttention",
+    "XLinearStack",
+    "XlanError",
+    "__version__",
+    "build_model",
+    "from_pretrained",
+    "save_pretrained",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from xlan import __version__
+from xlan.cli import import_checkpoint
 from xlan.errors import XlanError
 
 app = typer.Typer(
@@ -38,6 +39,9 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 
 
 def main() -> None:

@@ -93,6 +93,10 @@ class TransformerSpec:
 
 Spec = XLANSpec | TransformerSpec
 
+# Configurations come from outside: beyond these no real model lies, only a machine brought to its knees.
+MAX_LAYERS = 256
+MAX_SIZE = 1 << 24
+
 _PAPER = XLANSpec(form="paper", dim=1024, heads=1, hidden_dim=512, sigma="relu")
 _TINY = TransformerSpec(dim=64, encoder_layers=2, decoder_layers=2, heads=4, hidden_dim=8, ff_dim=128)
 
@@ -173,7 +177,8 @@ def _check_value(what: str, name: str, value: Any, hint: Any) -> None:
             raise ModelError(f"{what}: {name} must be one of {', '.join(choices)}, got {value!r}")
     elif hint is int:
         least = 0 if name == "depth" else 1
-        if type(value) is not int or not least <= value <= 1 << 24:
-            raise ModelError(f"{what}: {name} must be a whole number from {least}, got {value!r}")
+        most = MAX_LAYERS if name in ("depth", "encoder_layers", "decoder_layers") else MAX_SIZE
+        if type(value) is not int or not least <= value <= most:
+            raise ModelError(f"{what}: {name} must be a whole number from {least} to {most}, got {value!r}")
     elif isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
         raise ModelError(f"{what}: {name} must be a probability from 0 to below 1, got {value!r}")

@@ -173,6 +173,16 @@ class TransformerState:
     wants_trace: bool
     trace: StepTrace | None = None
 
+    @property
+    def rows(self) -> int:
+        """Number R of rows."""
+        return self.groups.owner.numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and indices have to be."""
+        return self.groups.owner.device
+
     def select(self, index: Tensor) -> TransformerState:
         """Rows `index`; images without a row are dropped once there are enough of them."""
         groups, kept = self.groups.select(index)

@@ -1,0 +1,201 @@
+"""Model directories: one folder that is complete.
+
+    config.json         format version, the architecture's numbers, size and SHA-256 of the files beside it
+    model.safetensors   the captioner's weights
+    vocab.json          words and special ids
+    README.md           the model card
+
+Never a pickle. A directory is written beside its final place and moved there in one step, so a reader finds the old
+model or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from xlan.errors import DataError, ModelError, WeightsError
+from xlan.files import read_json, sync_folder, write_json, write_text
+from xlan.model.build import build_model
+from xlan.model.captioner import CaptionModel
+from xlan.model.spec import spec_from_dict, spec_to_dict
+from xlan.text.vocab import Vocabulary
+
+FORMAT = 1
+CONFIG, WEIGHTS, VOCAB, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
+MAX_CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model and the words it speaks."""
+
+    model: CaptionModel
+    vocabulary: Vocabulary
+
+
+def save_pretrained(
+    directory: str | os.PathLike[str],
+    model: CaptionModel,
+    vocabulary: Vocabulary,
+    *,
+    card: str = "",
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write a model directory, replacing one that is there.
+
+    Args:
+        directory: where; its parent is created when missing.
+        model: what `build_model` made.
+        vocabulary: must have as many words as the model has ids.
+        card: text of the model card.
+        dtype: store the weights in this type (`torch.float16` halves the file); default: as they are.
+    """
+    if len(vocabulary) != model.vocab_size:
+        raise ModelError(f"the vocabulary has {len(vocabulary)} words, the model expects {model.vocab_size}")
+    target = Path(directory)
+    if target.exists() and not is_model_directory(target) and (not target.is_dir() or any(target.iterdir())):
+        raise ModelError(f"{target}: already there and not a model directory; choose another name or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    try:
+        weights = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+        if dtype is not None:
+            weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
+        vocabulary.save(temporary / VOCAB)
+        write_text(temporary / CARD, card or "# A captioning model\n\nMade with xlan; see config.json for its numbers.\n")
+        files = {name: _fingerprint(temporary / name) for name in (WEIGHTS, VOCAB)}
+        config = {"format": FORMAT, "model": spec_to_dict(model.spec), "files": files}
+        write_json(temporary / CONFIG, config)
+        temporary.chmod(0o755)
+        _move_into_place(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move_into_place(temporary: Path, target: Path) -> None:
+    if not target.exists():
+        temporary.rename(target)
+    else:
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+        target.rename(aside / target.name)
+        temporary.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
+    sync_folder(target.parent)
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+        os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def is_model_directory(directory: str | os.PathLike[str]) -> bool:
+    """Whether a folder looks like a model directory."""
+    return (Path(directory) / CONFIG).is_file()
+
+
+def from_pretrained(
+    directory: str | os.PathLike[str],
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    verify: bool = False,
+) -> Pretrained:
+    """Load a model directory, in evaluation mode.
+
+    Args:
+        directory: what `save_pretrained` or `xlan import-checkpoint` wrote.
+        device: where the weights go.
+        dtype: in which type they are computed with.
+        verify: also compare the files' SHA-256 with what `config.json` says (their sizes are always compared).
+
+    Raises:
+        ModelError: not a model directory, another format, or vocabulary and weights do not belong together.
+        WeightsError: the weights are damaged, or missing, unexpected or misshapen, each of which is listed.
+    """
+    source = Path(directory)
+    if not is_model_directory(source):
+        raise ModelError(f"{source}: not a model directory (there is no {CONFIG} in it)")
+    config = _read_config(source)
+    spec = spec_from_dict(config["model"], what=str(source / CONFIG))
+    _check_files(source, config["files"], verify=verify)
+    vocabulary = Vocabulary.load(source / VOCAB)
+    if len(vocabulary) != spec.vocab_size:
+        raise ModelError(f"{source}: {VOCAB} has {len(vocabulary)} words, {CONFIG} says {spec.vocab_size}")
+    weights = _read_weights(source / WEIGHTS)
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+        model = build_model(spec)
+    check_weights(model, weights, source / WEIGHTS)
+    model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.items()}, assign=True)
+    return Pretrained(model.to(device).eval(), vocabulary)
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    config = read_json(source / CONFIG, max_bytes=MAX_CONFIG_BYTES)
+    if not isinstance(config, dict) or "format" not in config:
+        raise ModelError(f"{source / CONFIG}: not the configuration of a model directory")
+    if config["format"] != FORMAT:
+        raise ModelError(
+            f"{source / CONFIG}: format {config['format']!r}, this version of xlan reads format {FORMAT}; "
+            "install the version that wrote it"
+        )
+    if not isinstance(config.get("model"), dict) or not isinstance(config.get("files"), dict):
+        raise ModelError(f"{source / CONFIG}: 'model' and 'files' must be objects")
+    return config
+
+
+def _check_files(source: Path, files: dict[str, Any], *, verify: bool) -> None:
+    for name in (WEIGHTS, VOCAB):
+        said = files.get(name)
+        if not isinstance(said, dict) or not {"bytes", "sha256"} <= said.keys():
+            raise ModelError(f"{source / CONFIG}: 'files' must give bytes and sha256 of {name}")
+        if not (source / name).is_file():
+            raise WeightsError(f"{source}: {name} is missing; copy the directory again")
+        size = (source / name).stat().st_size
+        if size != said["bytes"]:
+            raise WeightsError(f"{source / name}: {size:,} bytes, expected {said['bytes']:,}; copy the directory again")
+        if verify and _fingerprint(source / name)["sha256"] != said["sha256"]:
+            raise WeightsError(f"{source / name}: damaged (its SHA-256 differs); copy the directory again")
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise WeightsError(f"{path}: not a whole safetensors file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def check_weights(model: CaptionModel, weights: dict[str, Tensor], path: Path) -> None:
+    """Compare names and shapes of `weights` with what `model` needs and list everything that is wrong.
+
+    Raises:
+        WeightsError: something is missing, unexpected or misshapen.
+    """
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    faults = [f"missing {name}" for name in expected if name not in weights]
+    faults += [f"unexpected {name}" for name in weights if name not in expected]
+    faults += [
+        f"{name} has shape {list(weights[name].shape)}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in weights and weights[name].shape != shape
+    ]
+    if faults:
+        shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
+        raise WeightsError(f"{path}: does not fit the architecture: {shown}")

@@ -1,0 +1,69 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_threads() -> None:
+    """Small tensors are faster on one thread, and tests then do not depend on the number of cores."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(int(os.environ.get("XLAN_TEST_THREADS", "1")))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model of the released code at small size: its weights in our model, its inputs and what it computed."""
+
+    model: object
+    features: object  # [4, 7, 40]
+    mask: object  # [4, 7] bool
+    tokens: object  # [8, 10] inputs, 2 captions per image
+    targets: object  # [8, 10], -1 where there is none
+    lengths: object  # [8]
+    outputs: dict[str, object]
+    gradients: dict[str, object]  # by our names
+
+
+def load_reference(tag: str, dtype: str) -> Reference:
+    import torch
+    from safetensors.torch import load_file
+
+    from xlan.model.build import build_model
+    from xlan.model.released import convert_released
+
+    folder = FIXTURES / "reference"
+    spec, weights = convert_released(load_file(folder / f"{tag}_weights.safetensors"))
+    model = build_model(spec).to(getattr(torch, dtype)).eval()
+    model.load_state_dict(weights)
+    inputs = load_file(folder / f"{tag}_inputs.safetensors")
+    _, gradients = convert_released(load_file(folder / f"{tag}_xe_grads_f64.safetensors"))
+    return Reference(
+        model=model,
+        features=inputs["att_feats"].to(getattr(torch, dtype)),
+        mask=inputs["att_mask"].bool(),
+        tokens=inputs["input_seq"],
+        targets=inputs["target_seq"],
+        lengths=(inputs["target_seq"] >= 0).sum(1),
+        outputs=dict(load_file(folder / f"{tag}_outputs_{'f64' if dtype == 'float64' else 'f32'}.safetensors")),
+        gradients=dict(gradients),
+    )
+
+
+@pytest.fixture(params=["xlan", "xtransformer"])
+def reference(request: pytest.FixtureRequest) -> Reference:
+    """Both reference models in float64."""
+    return load_reference(request.param, "float64")
+
+
+@pytest.fixture(params=["xlan", "xtransformer"])
+def reference_f32(request: pytest.FixtureRequest) -> Reference:
+    """Both reference models in float32."""
+    return load_reference(request.param, "float32")
