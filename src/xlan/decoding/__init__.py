@@ -1,0 +1,45 @@
+"""Log-probabilities → sentences: greedy, sampling, beam and diverse beam search over any model that can be stepped."""
+
+from xlan.decoding.beam import beam_search, diverse_beam_search
+from xlan.decoding.beam_reference import beam_reference
+from xlan.decoding.controls import (
+    Control,
+    Forbid,
+    MaxLength,
+    MinLength,
+    NoBadEnding,
+    NoRepeat,
+    Prefix,
+    SuppressUnknown,
+)
+from xlan.decoding.ensemble import Ensemble
+from xlan.decoding.greedy import greedy
+from xlan.decoding.required import Require
+from xlan.decoding.result import DecodingResult, Hypothesis
+from xlan.decoding.sample import sample
+from xlan.decoding.search import Rule
+from xlan.decoding.step import MAX_LENGTH, State, Stepper
+
+__all__ = [
+    "MAX_LENGTH",
+    "Control",
+    "DecodingResult",
+    "Ensemble",
+    "Forbid",
+    "Hypothesis",
+    "MaxLength",
+    "MinLength",
+    "NoBadEnding",
+    "NoRepeat",
+    "Prefix",
+    "Require",
+    "Rule",
+    "State",
+    "Stepper",
+    "SuppressUnknown",
+    "beam_reference",
+    "beam_search",
+    "diverse_beam_search",
+    "greedy",
+    "sample",
+]

@@ -10,16 +10,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from typing_extensions import Self
 
     from xlan.types import StepTrace
+
+MAX_LENGTH = 17  # steps of the released code: at most 16 words and the end, or 17 words of a sentence cut off
 
 EncodedT = TypeVar("EncodedT", contravariant=True)
 
 
 class State(Protocol):
     """Everything a model remembers of R rows."""
+
+    @property
+    def rows(self) -> int:
+        """The number R of rows."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and indices for this state have to be."""
 
     @property
     def trace(self) -> StepTrace | None:

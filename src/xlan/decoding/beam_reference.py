@@ -1,0 +1,122 @@
+"""Beam search as one would explain it: one image at a time, one hypothesis at a time, plain lists and a sort.
+
+Slow on purpose. Read it to know what `beam_search` means; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from xlan.decoding.controls import Control, SuppressUnknown
+from xlan.decoding.plan import Plan, make_plan
+from xlan.decoding.result import Hypothesis
+from xlan.decoding.search import Rule
+from xlan.decoding.step import MAX_LENGTH, State, Stepper
+from xlan.types import SpecialIds
+
+EncodedT = TypeVar("EncodedT")
+StateT = TypeVar("StateT", bound=State)
+
+
+@dataclass(frozen=True)
+class _Beam(Generic[StateT]):
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    total: float
+    finished: bool
+    state: StateT
+
+    def rank(self, length_penalty: float) -> float:
+        return self.total / math.pow(max(1, len(self.ids)), length_penalty)
+
+
+def beam_reference(
+    stepper: Stepper[EncodedT, StateT],
+    encoded: EncodedT,
+    special: SpecialIds,
+    *,
+    width: int = 3,
+    rule: Rule = "released",
+    length_penalty: float = 0.0,
+    max_length: int = MAX_LENGTH,
+    controls: Sequence[Control] = (),
+) -> list[list[Hypothesis]]:
+    """The `width` best captions of every image, from best to worst; arguments as for `beam_search`."""
+    if rule == "earlier":
+        controls = (*controls, SuppressUnknown())
+    plan = make_plan(stepper.vocab_size, special, max_length=max_length, controls=controls)
+    with torch.inference_mode():
+        start = stepper.start(encoded)
+        found = []
+        for image in range(start.rows):
+            state = start.select(torch.tensor([image], device=start.device))
+            best = _search_one(stepper, state, plan, image, width, rule, length_penalty)
+            if not best:
+                raise plan.dead_end([image])
+            found.append([Hypothesis(b.ids, b.rank(length_penalty), b.total, b.log_probs, b.finished) for b in best])
+    return found
+
+
+def _search_one(
+    stepper: Stepper[EncodedT, StateT],
+    state: StateT,
+    plan: Plan,
+    image: int,
+    width: int,
+    rule: Rule,
+    length_penalty: float,
+) -> list[_Beam[StateT]]:
+    """Search one image. A beam is kept for every state of the required words; without any there is one state."""
+    goal = plan.required.states - 1 if plan.required else 0
+    beams = {0: [_Beam((), (), 0.0, False, state)]}
+    left_the_beam: list[_Beam[StateT]] = []
+
+    def best(some: list[_Beam[StateT]]) -> list[_Beam[StateT]]:
+        # Python's sort keeps the order of equals: lower beam, then lower id.
+        return sorted(some, key=lambda beam: -beam.rank(length_penalty))[:width]
+
+    for _ in range(plan.max_length):
+        candidates: dict[int, list[_Beam[StateT]]] = {}
+        for mentioned in sorted(beams):
+            for beam in beams[mentioned]:
+                if beam.finished:
+                    candidates.setdefault(mentioned, []).append(beam)
+                else:
+                    for grown in _continuations(stepper, beam, plan, image):
+                        candidates.setdefault(_mentioned(plan, grown), []).append(grown)
+        beams = {mentioned: best(some) for mentioned, some in candidates.items()}
+        if rule == "earlier":
+            left_the_beam += [beam for beam in beams.get(goal, []) if beam.finished]
+            beams = {mentioned: [beam for beam in some if not beam.finished] for mentioned, some in beams.items()}
+    return best([*left_the_beam, *beams.get(goal, [])])
+
+
+def _continuations(
+    stepper: Stepper[EncodedT, StateT], beam: _Beam[StateT], plan: Plan, image: int
+) -> list[_Beam[StateT]]:
+    """`beam` with every possible next word."""
+    device = beam.state.device
+    token = beam.ids[-1] if beam.ids else plan.special.bos
+    log_probs, state = stepper.step(torch.tensor([token], device=device), beam.state)
+    said = torch.tensor([beam.ids], dtype=torch.int64, device=device).view(1, -1)
+    prefix = plan.prefix(said, torch.tensor([image], device=device))
+    log_probs = plan.apply(log_probs, prefix)
+    if plan.required is not None:
+        log_probs = plan.required(log_probs.clone(), prefix)
+    return [
+        _Beam((*beam.ids, word), (*beam.log_probs, value), beam.total + value, word == plan.special.eos, state)
+        for word, value in enumerate(log_probs[0].tolist())
+        if value > float("-inf")
+    ]
+
+
+def _mentioned(plan: Plan, beam: _Beam[StateT]) -> int:
+    if plan.required is None:
+        return 0
+    words = beam.ids[:-1] if beam.finished else beam.ids
+    return int(plan.required.state_of(torch.tensor([words], dtype=torch.int64).view(1, -1)))

@@ -1,0 +1,94 @@
+"""The part every search shares: its arguments, checked once, and the controls, put together once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from xlan.decoding.controls import Control, Forbid, Limits, MaxLength, NoBadEnding, Prefix
+from xlan.decoding.required import Require
+from xlan.errors import DecodingError
+from xlan.types import SpecialIds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Checked arguments of a search.
+
+    Attributes:
+        vocab_size: number of ids V.
+        special: the special ids.
+        max_length: steps, the one that emits `eos` included.
+        word_limit: most words of a sentence.
+        controls: controls other than required words.
+        required: all required words in one, or None.
+    """
+
+    vocab_size: int
+    special: SpecialIds
+    max_length: int
+    word_limit: int
+    controls: tuple[Control, ...]
+    required: Require | None
+
+    def prefix(self, tokens: Tensor, image: Tensor) -> Prefix:
+        """What rows said so far: `tokens` `[R, t]` of images `image` `[R]`."""
+        return Prefix(tokens, image, self.special, self.max_length, self.word_limit)
+
+    def apply(self, log_probs: Tensor, prefix: Prefix) -> Tensor:
+        """`log_probs` (`[R, V]`, left as it is) after all controls but required words."""
+        if self.controls:
+            log_probs = log_probs.clone()
+            for control in self.controls:
+                log_probs = control(log_probs, prefix)
+        return log_probs
+
+    def dead_end(self, images: Sequence[int]) -> DecodingError:
+        """The error for images that were left without any sentence."""
+        which = ", ".join(str(i) for i in images[:5]) + (", …" if len(images) > 5 else "")
+        return DecodingError(
+            f"no sentence of at most {self.word_limit} words satisfies the controls for image {which} of the batch; "
+            "loosen a control, raise the maximum length or search with a wider beam"
+        )
+
+
+def make_plan(vocab_size: int, special: SpecialIds, *, max_length: int, controls: Sequence[Control]) -> Plan:
+    """Check what a search was asked for.
+
+    Raises:
+        DecodingError: something no sentence can satisfy.
+    """
+    if max_length < 1:
+        raise DecodingError(f"maximum length: expected at least 1 step, got {max_length}")
+    for name in ("bos", "eos"):
+        if not 0 <= getattr(special, name) < vocab_size:
+            raise DecodingError(
+                f"special id {name}={getattr(special, name)} is outside the model's vocabulary (0 to {vocab_size - 1})"
+            )
+    limit = min([max_length, *(control.words for control in controls if isinstance(control, MaxLength))])
+    limits = Limits(vocab_size, special, limit)
+    required = _join_required(controls)
+    others = tuple(control for control in controls if not isinstance(control, Require))
+    for control in (*others, *([required] if required else [])):
+        check = getattr(control, "check", None)
+        if check is not None:
+            check(limits)
+    return Plan(vocab_size, special, max_length, limit, others, required)
+
+
+def _join_required(controls: Sequence[Control]) -> Require | None:
+    requirements = [r for control in controls if isinstance(control, Require) for r in control.requirements]
+    if not requirements:
+        return None
+    forbidden = frozenset[int]().union(*(control.words for control in controls if isinstance(control, Forbid)))
+    for alternatives in requirements:
+        if all(forbidden & set(phrase) for phrase in alternatives):
+            word = next(iter(forbidden & set(alternatives[0])))
+            raise DecodingError(f"required words: id {word} is required and forbidden; drop one of the two")
+    bad = frozenset[int]().union(*(control.words for control in controls if isinstance(control, NoBadEnding)))
+    # A required word that may not be the last one needs another word behind it.
+    margin = int(any(bad & set(phrase) for alternatives in requirements for phrase in alternatives))
+    given = (control.margin for control in controls if isinstance(control, Require))
+    return Require(requirements, margin=max(margin, *given))
