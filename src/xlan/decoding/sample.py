@@ -36,6 +36,7 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
     generator: torch.Generator | None = None,
+    uniform: Tensor | None = None,
     max_length: int = MAX_LENGTH,
     controls: Sequence[Control] = (),
     trace: bool = False,
@@ -53,6 +54,8 @@ def sample(
         top_p: draw only from the smallest set of most likely words whose probabilities sum to `top_p` or more; with
             `top_k`, within those.
         generator: source of randomness; the same seed and the same arguments give the same captions.
+        uniform: `[B·n, max_length]` numbers from 0 to below 1 that decide the draws instead of `generator`, one for each
+            caption and step: what is drawn for an image then does not depend on the other images of the batch.
         max_length: steps, the one that emits `eos` included.
         controls: see `xlan.decoding.controls`.
         trace: also return the attention of each step.
@@ -81,7 +84,8 @@ def sample(
             with torch.no_grad():
                 weights = _allowed(plan, log_probs.detach(), rows.prefix())
                 rows.refuse_impossible(weights.amax(dim=1))
-                words = _draw(weights / temperature, top_k, top_p, generator)
+                chance = None if uniform is None else uniform[rows.alive, step]
+                words = _draw(weights / temperature, top_k, top_p, generator, chance)
             kept = rows.append(words, log_probs.gather(1, words.unsqueeze(1)).squeeze(1), attention)
             if not rows.alive.numel():
                 break
@@ -110,7 +114,9 @@ def _allowed(plan: Plan, log_probs: Tensor, prefix: Prefix) -> Tensor:
     return log_probs
 
 
-def _draw(weights: Tensor, top_k: int | None, top_p: float | None, generator: torch.Generator | None) -> Tensor:
+def _draw(
+    weights: Tensor, top_k: int | None, top_p: float | None, generator: torch.Generator | None, chance: Tensor | None
+) -> Tensor:
     """One word for each row of `weights` (`[R, V]`, unnormalised log-probabilities): `[R]`."""
     words = None
     if top_k is not None:
@@ -122,8 +128,13 @@ def _draw(weights: Tensor, top_k: int | None, top_p: float | None, generator: to
         before = probs.cumsum(dim=1) - probs  # probability of the words ahead of each
         probs = probs.masked_fill(before >= top_p, 0.0)
         words = order if words is None else words.gather(1, order)
-    # With replacement only because torch then inverts one cumulative sum per row instead of drawing V numbers.
-    drawn = torch.multinomial(probs, 1, replacement=True, generator=generator)
+    if chance is None:
+        # With replacement only because torch then inverts one cumulative sum per row instead of drawing V numbers.
+        drawn = torch.multinomial(probs, 1, replacement=True, generator=generator)
+    else:
+        # The first word at which the cumulative probability exceeds the number given; never one of probability 0.
+        reached = probs.double().cumsum(dim=1)
+        drawn = torch.searchsorted(reached, chance.double()[:, None] * reached[:, -1:], right=True)
     return (drawn if words is None else words.gather(1, drawn)).squeeze(1)
 
 
