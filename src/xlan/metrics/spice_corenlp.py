@@ -17,6 +17,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
@@ -139,7 +140,7 @@ def install(archive: Path, folder: Path, *, sha256: str | None = None) -> Instal
             code = _unpack(box, CODE_JAR, folder)
     except FileNotFoundError:
         raise MetricError(f"{archive}: no such file; expected {ARCHIVE}") from None
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise MetricError(f"{archive}: not a usable zip file ({error}); download it again") from None
     except OSError as error:
         raise MetricError(f"{archive}: cannot be unpacked to {folder}: {error.strerror or error}") from None
@@ -233,7 +234,7 @@ def _open(url: str, part: Path, stamp: Path) -> Any:
     try:
         return urllib.request.urlopen(request, timeout=60)
     except urllib.error.HTTPError as error:
-        if error.code != 416:
+        if error.code != 416 or not request.has_header("Range"):
             raise
         # The part is as long as the file or longer, so there is no rest to ask for: start again.
         error.close()
