@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from xlan import __version__
-from xlan.cli import import_checkpoint
+from xlan.cli import adapt, import_checkpoint, report, train
 from xlan.errors import XlanError
 
 app = typer.Typer(
@@ -41,7 +41,10 @@ def _options(
     pass
 
 
+app.command("adapt")(adapt.adapt)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
+app.command("report")(report.report)
+app.command("train")(train.train)
 
 
 def main() -> None:

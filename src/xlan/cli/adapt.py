@@ -1,0 +1,75 @@
+"""`xlan adapt`: teach the vision network the words of captions, before features are extracted."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def adapt(
+    dataset: Annotated[
+        Path, typer.Argument(help="Dataset in Karpathy's JSON format; pictures or tar shards beside it.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="Folder for vision.safetensors, checkpoint and log; resumed if begun."),
+    ],
+    network: Annotated[str, typer.Option(help="efficientnet-lite0 or efficientnet-lite2.")] = "efficientnet-lite2",
+    boxes: Annotated[
+        Path | None, typer.Option(help="Boxes of things (JSON, may be gzipped), as a second target for the cells.")
+    ] = None,
+    box_weight: Annotated[float, typer.Option(help="Weight of the boxes' loss.")] = 5.0,
+    input_size: Annotated[int, typer.Option(help="Side in pixels that pictures are squashed to.")] = 224,
+    words: Annotated[int, typer.Option(help="How many of the commonest caption words to predict.")] = 1000,
+    epochs: Annotated[int, typer.Option(help="Passes over the training pictures.")] = 5,
+    batch: Annotated[int, typer.Option(help="Pictures per step.")] = 32,
+    rate: Annotated[float, typer.Option(help="Peak learning rate of the network.")] = 3e-4,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(help="Use only the first pictures of each split, for a trial.", min=1)
+    ] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0.0)] = 5.0,
+    threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1)] = 2,
+) -> None:
+    """Adapt the vision network to captions: predict which words people use for a picture.
+
+    Can be stopped at any time (Ctrl-C or a TERM signal saves first); the same command goes on from the last checkpoint.
+    """
+    from xlan.errors import DataError
+    from xlan.training.adapt import Adaptation, AdaptSettings
+    from xlan.training.adapt_data import BoxLabels
+    from xlan.vision.sources import karpathy_pictures
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    settings = AdaptSettings(
+        network=network,
+        input_size=input_size,
+        words=words,
+        epochs=epochs,
+        batch=batch,
+        rate=rate,
+        box_weight=box_weight,
+        seed=seed,
+    )
+    pictures = karpathy_pictures(dataset)
+    train = [picture for picture in pictures if picture.split in ("train", "restval")][:limit]
+    val = [picture for picture in pictures if picture.split == "val"][:limit]
+    if not train or not val:
+        raise DataError(f"{dataset}: needs pictures of the splits train and val, has {len(train)} and {len(val)}")
+    labels = BoxLabels.load(boxes) if boxes is not None else None
+    run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, threads=threads)
+    begun = f"resumed at step {run.step}" if run.resumed else "begun"
+    typer.echo(f"{begun}: {len(train)} pictures, {run.total_steps} steps, {len(run.words)} words", err=True)
+    run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show)
+    typer.echo(str(output / "vision.safetensors"))
+
+
+def _show(record: dict[str, Any]) -> None:
+    values = " · ".join(f"{key} {value}" for key, value in record.items() if key not in ("step", "of"))
+    typer.echo(f"step {record['step']}/{record['of']} · {values}", err=True)

@@ -1,0 +1,376 @@
+"""Adapting the vision network to what captions talk about, before any captioner is trained.
+
+The network predicts, for the commonest content words of the training captions, which share of a picture's captions
+mentions each (binary cross-entropy). Every grid cell votes and the votes are pooled by log-mean-exp, which lies between
+mean and maximum: a small thing can carry its word, and the cells themselves learn to know what they show. With boxes at
+hand a second, per-cell head names the things that cover a cell. Both heads are thrown away; the network stays.
+
+What is not done: the batch statistics and everything up to stride 8 stay as ImageNet left them. That halves the cost of
+a step on a CPU, and generic edges and textures are the part least in need of change.
+
+    folder/
+      checkpoint.safetensors   weights, averaged weights, optimiser; settings and step in the header
+      log.jsonl                one line per log interval and per evaluation
+      words.json               the words, in the order of the outputs
+      vision.safetensors       the averaged network as `GridExtractor.load` reads it; after every evaluation
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from xlan.errors import TrainingError
+from xlan.files import atomic_path, write_json
+from xlan.training.adapt_data import BoxLabels, Floats, Loader, Sample, caption_words, word_targets
+from xlan.vision import efficientnet
+from xlan.vision.grid import GridSettings, normalise, save_vision
+from xlan.vision.sources import Picture
+
+CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.jsonl"
+WORDS = "words.json"
+VISION = "vision.safetensors"
+
+
+@dataclass(frozen=True)
+class AdaptSettings:
+    """One run of adaptation.
+
+    Attributes:
+        network: a name of `efficientnet.SPECS`.
+        input_size: side in pixels of the views.
+        words: how many caption words to predict.
+        epochs: passes over the training pictures.
+        batch: pictures per step.
+        rate: peak learning rate of the network (AdamW, warm-up, then cosine to zero).
+        head_rate: peak learning rate of the word and box heads.
+        weight_decay: of matrices and filters.
+        warmup: steps until the peak.
+        box_weight: weight of the per-cell loss, when boxes are given.
+        average: decay of the averaged weights per step.
+        min_area: smallest crop, as a share of the picture.
+        dropout: of the features before the word head.
+        seed: of everything random.
+    """
+
+    network: str = "efficientnet-lite2"
+    input_size: int = 224
+    words: int = 1000
+    epochs: int = 5
+    batch: int = 32
+    rate: float = 3e-4
+    head_rate: float = 1e-3
+    weight_decay: float = 0.01
+    warmup: int = 200
+    box_weight: float = 5.0
+    average: float = 0.995
+    min_area: float = 0.5
+    dropout: float = 0.2
+    seed: int = 0
+
+
+class WordModel(nn.Module):
+    """Network and heads.
+
+    Args:
+        network: the vision network.
+        words: outputs of the word head.
+        classes: outputs of the per-cell head; 0 for none.
+        dropout: of the features before the word head.
+    """
+
+    def __init__(
+        self, network: efficientnet.EfficientNetLite, *, words: int, classes: int = 0, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.words = nn.Conv2d(network.stride32_channels, words, 1)
+        self.things = nn.Conv2d(network.stride32_channels, classes, 1) if classes else None
+        self.dropout = nn.Dropout(dropout)
+        self.frozen_blocks = network.stride8_blocks
+        for head in (self.words, self.things):
+            if head is not None:
+                nn.init.normal_(head.weight, std=0.01)
+        for part in (network.stem, *network.blocks[: self.frozen_blocks]):
+            part.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> WordModel:
+        """Training mode of the heads; the network's batch statistics stay fixed."""
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`[B, 3, S, S]` → word logits `[B, W]` and per-cell logits `[B, K, G, G]` (None without boxes)."""
+        features = self.network(images, frozen_blocks=self.frozen_blocks).stride32
+        votes = self.words(self.dropout(features)).flatten(2)
+        pooled = torch.logsumexp(votes, dim=2) - math.log(votes.shape[2])
+        return pooled, self.things(features) if self.things is not None else None
+
+
+def learning_rate_factor(step: int, *, warmup: int, total: int) -> float:
+    """Linear warm-up to 1, then half a cosine to 0 at `total`."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+
+def mean_average_precision(scores: Floats, relevant: np.typing.NDArray[np.bool_]) -> float:
+    """Mean over columns (words) of average precision over rows (pictures); columns without a relevant row are left out.
+
+    Args:
+        scores: `[P, W]`.
+        relevant: `[P, W]`.
+    """
+    order = np.argsort(-scores, axis=0, kind="stable")
+    hits = np.take_along_axis(relevant, order, axis=0)
+    precision = np.cumsum(hits, axis=0) / np.arange(1, len(hits) + 1)[:, None]
+    count = hits.sum(axis=0)
+    known = count > 0
+    if not known.any():
+        raise TrainingError("no validation caption mentions any of the words; is this the right split?")
+    return float(((precision * hits).sum(axis=0)[known] / count[known]).mean())
+
+
+class Adaptation:
+    """A run of adaptation in a folder; begun anew, or resumed exactly where its last checkpoint was.
+
+    Args:
+        settings: of the run; a resumed run must have the same.
+        train: training pictures with captions.
+        val: validation pictures with captions.
+        folder: see the top of this file.
+        boxes: labels for the per-cell head, if any.
+        network: start from this network instead of the ImageNet weights.
+        threads: decoding threads.
+    """
+
+    def __init__(
+        self,
+        settings: AdaptSettings,
+        *,
+        train: list[Picture],
+        val: list[Picture],
+        folder: str | os.PathLike[str],
+        boxes: BoxLabels | None = None,
+        network: efficientnet.EfficientNetLite | None = None,
+        threads: int = 2,
+    ) -> None:
+        self.settings, self.folder, self.step = settings, Path(folder), 0
+        self.words = caption_words(train, size=settings.words)
+        self._targets = {"train": word_targets(train, self.words), "val": word_targets(val, self.words)}
+        cells = math.ceil(settings.input_size / 32)
+        self._train, self._val = (
+            Loader(
+                pictures,
+                size=settings.input_size,
+                boxes=labels,
+                cells=cells,
+                threads=threads,
+                min_area=settings.min_area,
+                seed=settings.seed,
+            )
+            for pictures, labels in ((train, boxes), (val, None))
+        )
+        self.total_steps = settings.epochs * self._train.steps_per_epoch(settings.batch)
+        torch.manual_seed(settings.seed)
+        network = network if network is not None else efficientnet.load_imagenet(settings.network)[0]
+        classes = len(boxes.classes) if boxes is not None else 0
+        model = WordModel(network, words=settings.words, classes=classes, dropout=settings.dropout)
+        share = torch.from_numpy(self._targets["train"].mean(axis=0)).clamp(1e-4, 1 - 1e-4)
+        model.words.bias = nn.Parameter(torch.logit(share))
+        if model.things is not None and model.things.bias is not None:
+            nn.init.constant_(model.things.bias, -4.0)
+        self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._average = {name: tensor.detach().clone() for name, tensor in self._trained()}
+        self._optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.99))
+        self.resumed = (self.folder / CHECKPOINT).exists()
+        if self.resumed:
+            self._resume()
+        else:
+            write_json(self.folder / WORDS, self.words, indent=None)
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return ((name, tensor) for name, tensor in self.model.named_parameters() if tensor.requires_grad)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        groups = []
+        for head in (False, True):
+            for decayed in (False, True):
+                chosen = [
+                    tensor
+                    for name, tensor in self._trained()
+                    if (not name.startswith("network.")) == head and (tensor.ndim > 1) == decayed
+                ]
+                rate = self.settings.head_rate if head else self.settings.rate
+                decay = self.settings.weight_decay if decayed else 0.0
+                groups.append({"params": chosen, "peak": rate, "lr": rate, "weight_decay": decay})
+        return groups
+
+    def run(
+        self,
+        *,
+        checkpoint_minutes: float = 5.0,
+        log_every: int = 50,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
+        until_step: int | None = None,
+    ) -> None:
+        """Train to the end (or to `until_step`), evaluating after every epoch; an interrupt saves before it leaves."""
+        last = self.total_steps if until_step is None else min(until_step, self.total_steps)
+        per_epoch = self._train.steps_per_epoch(self.settings.batch)
+        saved, batches = time.monotonic(), self._train.training(batch=self.settings.batch, first_step=self.step)
+        sums, began = np.zeros(2), time.monotonic()
+        self.model.train()
+        try:
+            for batch in batches:
+                if self.step >= last:
+                    break
+                sums += self._train_step(batch)
+                if self.step % log_every == 0:
+                    speed = log_every * self.settings.batch / (time.monotonic() - began)
+                    losses = (sums / log_every).round(4).tolist()
+                    self._log({"loss": losses[0], "cell_loss": losses[1], "images_per_s": round(speed, 1)}, on_log)
+                    sums, began = np.zeros(2), time.monotonic()
+                if self.step % per_epoch == 0:
+                    self._log({"epoch": self.step // per_epoch, **self.evaluate()}, on_log)
+                    self._save_vision()
+                if self.step % per_epoch == 0 or time.monotonic() - saved > 60 * checkpoint_minutes:
+                    self._save()
+                    saved = time.monotonic()
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+            self._save()
+        if self.step >= self.total_steps:
+            self._save_vision()
+
+    def _train_step(self, batch: list[Sample]) -> tuple[float, float]:
+        torch.manual_seed(self.settings.seed * 1_000_003 + self.step)  # dropout, the same when resumed
+        factor = learning_rate_factor(self.step, warmup=self.settings.warmup, total=self.total_steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        targets = torch.from_numpy(self._targets["train"][[sample.number for sample in batch]])
+        logits, things = self.model(normalise([sample.pixels for sample in batch]))
+        word_loss = functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(batch)
+        cell_loss = word_loss.new_zeros(())
+        if things is not None:
+            cells = torch.from_numpy(np.stack([sample.cells for sample in batch if sample.cells is not None]))
+            summed = functional.binary_cross_entropy_with_logits(things, cells, reduction="sum")
+            cell_loss = summed / (len(batch) * things.shape[2] * things.shape[3])
+        loss = word_loss + self.settings.box_weight * cell_loss
+        if not torch.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss.item()} at step {self.step}; lower --rate (it is {self.settings.rate})"
+            )
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([tensor for _, tensor in self._trained()], 20.0)
+        self._optimizer.step()
+        self.step += 1
+        decay = min(self.settings.average, (self.step + 1) / (self.step + 10))
+        with torch.no_grad():
+            for name, tensor in self._trained():
+                self._average[name].lerp_(tensor, 1 - decay)
+        return word_loss.item(), cell_loss.item()
+
+    def averaged(self) -> WordModel:
+        """A copy of the model with averaged weights, for evaluation."""
+        model: WordModel = copy.deepcopy(self.model).eval()
+        model.load_state_dict({**model.state_dict(), **self._average})
+        return model
+
+    def evaluate(self) -> dict[str, float]:
+        """Validation loss per picture, and mean average precision over words (relevant: any caption mentions it)."""
+        model = self.averaged()
+        scores = np.zeros_like(self._targets["val"])
+        with torch.inference_mode():
+            for batch in self._val.evaluation(batch=self.settings.batch):
+                logits, _ = model(normalise([sample.pixels for sample in batch]))
+                scores[[sample.number for sample in batch]] = logits.numpy()
+        targets = self._targets["val"]
+        loss = functional.binary_cross_entropy_with_logits(
+            torch.from_numpy(scores), torch.from_numpy(targets), reduction="sum"
+        )
+        return {
+            "val_loss": round(float(loss) / len(targets), 4),
+            "val_map": round(mean_average_precision(scores, targets > 0), 4),
+        }
+
+    def _log(self, record: dict[str, Any], on_log: Callable[[dict[str, Any]], None] | None) -> None:
+        record = {"step": self.step, "of": self.total_steps, **record}
+        with (self.folder / LOG).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        if on_log is not None:
+            on_log(record)
+
+    def _save_vision(self) -> None:
+        settings = GridSettings(network=self.settings.network, input_size=self.settings.input_size)
+        save_vision(self.folder / VISION, self.averaged().network, settings)
+
+    def _save(self) -> None:
+        tensors = {f"model.{name}": tensor.detach() for name, tensor in self._trained()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self._average.items()}
+        for name, tensor in self._trained():
+            for key, value in self._optimizer.state.get(tensor, {}).items():
+                tensors[f"adam.{key}.{name}"] = value
+        header = {
+            "step": str(self.step),
+            "settings": json.dumps(asdict(self.settings)),
+            "words": json.dumps(self.words),
+        }
+        with atomic_path(self.folder / CHECKPOINT) as temporary:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
+
+    def _resume(self) -> None:
+        path = self.folder / CHECKPOINT
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                self._check_same(path, header)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            self.step = int(header["step"])
+            with torch.no_grad():
+                for name, tensor in self._trained():
+                    tensor.copy_(tensors[f"model.{name}"])
+                    self._average[name].copy_(tensors[f"average.{name}"])
+                    if f"adam.step.{name}" in tensors:
+                        state = {key: tensors[f"adam.{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+                        self._optimizer.state[tensor] = {
+                            key: value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+                            for key, value in state.items()
+                        }
+        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise TrainingError(f"{path}: cannot be resumed from: {error}") from None
+        self._trim_log()
+
+    def _check_same(self, path: Path, header: dict[str, str]) -> None:
+        before = json.loads(header["settings"])
+        now = asdict(self.settings)
+        changed = [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
+        if changed:
+            raise TrainingError(f"{path}: was begun with other settings ({'; '.join(changed)}); choose another folder")
+        if json.loads(header["words"]) != self.words:
+            raise TrainingError(f"{path}: was begun with other captions; choose another folder")
+
+    def _trim_log(self) -> None:
+        """Drop what a killed run logged after its last checkpoint; it will be logged again."""
+        path = self.folder / LOG
+        if path.exists():
+            lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            kept = [line for line in lines if json.loads(line)["step"] <= self.step]
+            with atomic_path(path) as temporary:
+                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")

@@ -1,0 +1,257 @@
+"""What the vision network is adapted to: the words people use for a picture, and (optionally) boxes of things in it.
+
+Everything random about a picture (crop, mirror, brightness) comes from the seed, the epoch and the picture's number, so
+a run that is resumed at step n sees what an uninterrupted run would have seen.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageEnhance
+
+from xlan.errors import DataError, ImageError
+from xlan.text.tokenize import tokenize
+from xlan.vision.image import open_image, square_pixels
+from xlan.vision.sources import Picture
+
+Floats = npt.NDArray[np.float32]
+MAX_BOXES_BYTES = 1 << 30
+
+# Words that say nothing about what is seen; left and right change meaning when a picture is mirrored.
+_STOP_TEXT = """
+    a about all along also an and another any are around as at away be because been being between both but by
+    can could do does doing down during each either else etc for from had has have he her here him his how i if
+    image in into is it its itself just left like made more most much my near next no nor not of off on one only
+    onto or other others our out over own past per photo photograph picture possibly right same seen she shot
+    show showing shown shows side so some someone something sort such than that the their them themselves then
+    there these they thing things this those through to too toward towards up us use used very view was way we
+    well were what when where which while who whose will with within without you your
+"""
+STOP_WORDS = frozenset(_STOP_TEXT.split())
+
+
+def caption_words(pictures: Sequence[Picture], *, size: int) -> list[str]:
+    """The `size` content words that the captions of most pictures mention, commonest first."""
+    counts: Counter[str] = Counter()
+    for picture in pictures:
+        counts.update(_words_of(picture))
+    words = [word for word, _ in counts.most_common() if word not in STOP_WORDS]
+    if len(words) < size:
+        raise DataError(f"the captions have {len(words)} content words, fewer than the {size} asked for")
+    return words[:size]
+
+
+def _words_of(picture: Picture) -> set[str]:
+    return {word for caption in picture.captions for word in tokenize(caption)}
+
+
+def word_targets(pictures: Sequence[Picture], words: Sequence[str]) -> Floats:
+    """`[P, W]`: which share of a picture's captions mentions each word."""
+    number = {word: i for i, word in enumerate(words)}
+    targets = np.zeros((len(pictures), len(words)), dtype=np.float32)
+    for row, picture in zip(targets, pictures, strict=True):
+        for caption in picture.captions:
+            mentioned = {number[word] for word in tokenize(caption) if word in number}
+            row[list(mentioned)] += 1.0 / len(picture.captions)
+    return targets
+
+
+@dataclass(frozen=True)
+class BoxLabels:
+    """Boxes of things, by picture id.
+
+    Attributes:
+        classes: their names.
+        boxes: id → `[n, 6]`: class, score, x0, y0, x1, y1 (fractions of the picture).
+    """
+
+    classes: tuple[str, ...]
+    boxes: dict[str, Floats]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BoxLabels:
+        """Read `{"classes": [...], "boxes": {id: [[class, score, x0, y0, x1, y1], ...]}}`, gzipped or not."""
+        source = Path(path)
+        try:
+            with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file:
+                text = file.read(MAX_BOXES_BYTES + 1)
+            if len(text) > MAX_BOXES_BYTES:
+                raise DataError(f"{source}: unpacks to more than {MAX_BOXES_BYTES:,} bytes")
+            value = json.loads(text)
+            classes = tuple(str(name) for name in value["classes"])
+            boxes = {str(k): np.asarray(v, dtype=np.float32).reshape(-1, 6) for k, v in value["boxes"].items()}
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{source}: is not a file of boxes: {type(error).__name__}: {error}") from None
+        for image_id, rows in boxes.items():
+            if rows.size and (rows[:, 0].min() < 0 or rows[:, 0].max() >= len(classes) or not np.isfinite(rows).all()):
+                raise DataError(f"{source}: boxes of {image_id} have a class outside 0 to {len(classes) - 1}")
+        return cls(classes, boxes)
+
+
+@dataclass(frozen=True)
+class View:
+    """Which part of a picture is looked at, and how.
+
+    Attributes:
+        box: x0, y0, x1, y1 as fractions of the picture.
+        mirrored: left and right exchanged.
+        brightness: factor.
+        contrast: factor.
+    """
+
+    box: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+    mirrored: bool = False
+    brightness: float = 1.0
+    contrast: float = 1.0
+
+
+WHOLE = View()
+
+
+def random_view(random: np.random.Generator, *, min_area: float) -> View:
+    """A crop of at least `min_area` of the picture, of any place, mirrored half of the time."""
+    area, stretch = random.uniform(min_area, 1.0), math.exp(random.uniform(-0.2, 0.2))
+    width, height = min(1.0, math.sqrt(area) * stretch), min(1.0, math.sqrt(area) / stretch)
+    x, y = random.uniform(0, 1 - width), random.uniform(0, 1 - height)
+    brightness, contrast = random.uniform(0.8, 1.2), random.uniform(0.8, 1.2)
+    return View((x, y, x + width, y + height), bool(random.random() < 0.5), brightness, contrast)
+
+
+def view_pixels(image: Image.Image, view: View, size: int) -> npt.NDArray[np.uint8]:
+    """`[size, size, 3]`: the view of an RGB image."""
+    if view == WHOLE:
+        return square_pixels(image, size)
+    width, height = image.size
+    box = (view.box[0] * width, view.box[1] * height, view.box[2] * width, view.box[3] * height)
+    image = image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    if view.mirrored:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    image = ImageEnhance.Brightness(image).enhance(view.brightness)
+    return np.array(ImageEnhance.Contrast(image).enhance(view.contrast), dtype=np.uint8)
+
+
+def cell_targets(boxes: Floats, view: View, *, classes: int, cells: int) -> Floats:
+    """`[classes, cells, cells]`: how much of each cell of the view a box of each class covers, times its score."""
+    targets = np.zeros((classes, cells, cells), dtype=np.float32)
+    x0, y0, x1, y1 = view.box
+    for label, score, *corners in boxes.tolist():
+        left, right = (corners[0] - x0) / (x1 - x0), (corners[2] - x0) / (x1 - x0)
+        top, bottom = (corners[1] - y0) / (y1 - y0), (corners[3] - y0) / (y1 - y0)
+        if view.mirrored:
+            left, right = 1 - right, 1 - left
+        cover = np.outer(_cover(top, bottom, cells), _cover(left, right, cells)) * min(1.0, 0.5 + score)
+        np.maximum(targets[int(label)], cover, out=targets[int(label)])
+    return targets
+
+
+def _cover(low: float, high: float, cells: int) -> Floats:
+    """`[cells]`: the share of each cell of 0–1 that the interval covers."""
+    edges = np.clip(np.array([low, high]) * cells, 0, cells)
+    starts = np.arange(cells)
+    cover = np.clip(np.minimum(edges[1], starts + 1) - np.maximum(edges[0], starts), 0, 1)
+    return np.asarray(cover, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One picture as the network sees it.
+
+    Attributes:
+        number: which picture.
+        pixels: `[S, S, 3]`.
+        cells: `[K, G, G]` box targets, None without boxes.
+    """
+
+    number: int
+    pixels: npt.NDArray[np.uint8]
+    cells: Floats | None
+
+
+class Loader:
+    """Pictures in batches, decoded ahead by a few threads.
+
+    Args:
+        pictures: what to load.
+        size: side of the square views.
+        boxes: extra labels, if any, with `cells` as the side of their grid.
+        threads: decoding threads; 1 ms a picture against tens for a training step, so two are plenty.
+        min_area: smallest crop when training.
+        seed: of everything random.
+    """
+
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        *,
+        size: int,
+        boxes: BoxLabels | None = None,
+        cells: int = 7,
+        threads: int = 2,
+        min_area: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        self.pictures, self.size, self.boxes, self.cells = pictures, size, boxes, cells
+        self.threads, self.min_area, self.seed = threads, min_area, seed
+
+    def steps_per_epoch(self, batch: int) -> int:
+        """Whole batches in one pass over the pictures."""
+        return len(self.pictures) // batch
+
+    def training(self, *, batch: int, first_step: int) -> Iterator[list[Sample]]:
+        """Endless shuffled batches of random views, from step `first_step` on."""
+        steps = self.steps_per_epoch(batch)
+        if steps == 0:
+            raise DataError(f"{len(self.pictures)} training pictures are fewer than one batch of {batch}")
+
+        def plan() -> Iterator[list[tuple[int, int]]]:
+            step = first_step
+            while True:
+                epoch, place = divmod(step, steps)
+                order = np.random.default_rng((self.seed, epoch)).permutation(len(self.pictures))
+                for start in range(place * batch, steps * batch, batch):
+                    yield [(int(number), epoch) for number in order[start : start + batch]]
+                step = (epoch + 1) * steps
+
+        return self._ahead(plan())
+
+    def evaluation(self, *, batch: int) -> Iterator[list[Sample]]:
+        """Every picture once, whole, in order."""
+        numbers = range(len(self.pictures))
+        return self._ahead([(n, -1) for n in numbers[i : i + batch]] for i in range(0, len(numbers), batch))
+
+    def _ahead(self, plan: Iterator[list[tuple[int, int]]]) -> Iterator[list[Sample]]:
+        with ThreadPoolExecutor(self.threads) as pool:
+            waiting: list[list[Future[Sample]]] = []
+            for batch in plan:
+                waiting.append([pool.submit(self._sample, number, epoch) for number, epoch in batch])
+                if len(waiting) > 2:
+                    yield [future.result() for future in waiting.pop(0)]
+            for rest in islice(waiting, len(waiting)):
+                yield [future.result() for future in rest]
+
+    def _sample(self, number: int, epoch: int) -> Sample:
+        picture = self.pictures[number]
+        view = WHOLE
+        if epoch >= 0:
+            view = random_view(np.random.default_rng((self.seed, epoch, number)), min_area=self.min_area)
+        try:
+            image = open_image(picture.read(), name=picture.name, min_side=2 * self.size)
+        except ImageError as error:
+            raise DataError(f"a picture of the dataset cannot be used: {error}") from None
+        cells = None
+        if self.boxes is not None:
+            rows = self.boxes.boxes.get(picture.id, np.zeros((0, 6), dtype=np.float32))
+            cells = cell_targets(rows, view, classes=len(self.boxes.classes), cells=self.cells)
+        return Sample(number, view_pixels(image, view, self.size), cells)

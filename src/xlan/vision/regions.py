@@ -1,0 +1,63 @@
+"""What every extractor looks like from outside: pictures in, regions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from xlan.types import Regions
+from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """A picture as an extractor wants it, small enough to wait in a queue.
+
+    Attributes:
+        pixels: `[H, W, 3]` uint8, at the extractor's own input size.
+        width: width in pixels of the picture it came from.
+        height: its height in pixels.
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    width: int
+    height: int
+
+
+class RegionExtractor(Protocol):
+    """Pictures → Regions, in two halves: `prepare` may run in many threads, `extract` sees whole batches."""
+
+    @property
+    def feature_dim(self) -> int:
+        """Width D of every feature vector this extractor makes."""
+
+    @property
+    def min_side(self) -> int | None:
+        """How many pixels a side needs at least (lets JPEGs be decoded smaller); None when all are wanted."""
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What made the features, as JSON values; stores with different descriptions are not mixed."""
+
+    def prepare(self, image: Image.Image) -> PreparedImage:
+        """Bring an upright RGB image to the input size."""
+
+    def extract(self, images: Sequence[PreparedImage]) -> list[Regions]:
+        """Regions of each image, in order; features `[N, D]` float32, boxes `[N, 4]`."""
+
+
+def extract_regions(
+    extractor: RegionExtractor, sources: Sequence[ImageSource], *, limits: ImageLimits = DEFAULT_LIMITS
+) -> list[Regions]:
+    """Open pictures from anywhere and extract their regions as one batch.
+
+    Raises:
+        ImageError: one of the pictures cannot be used.
+    """
+    opened = [open_image(source, limits=limits, min_side=extractor.min_side) for source in sources]
+    return extractor.extract([extractor.prepare(image) for image in opened]) if opened else []
