@@ -1,0 +1,1 @@
+"""Tokens → scores: the COCO caption metrics and the CIDEr-D reward. NumPy only; nothing here imports torch."""
