@@ -55,6 +55,12 @@ _ORIENTATIONS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_QUARTER_TURNS = (
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_90,
+)
 _SIZE_KEY = "xlan_original_size"
 
 
@@ -191,13 +197,9 @@ def _finish(image: Image.Image, name: str, limits: ImageLimits, *, min_side: int
         raise
     except Exception as error:
         raise ImageError(f"{name}: is damaged and cannot be decoded: {_one_line(error)}") from None
-    swapped = turn is not None and turn.value >= Image.Transpose.ROTATE_90.value and turn not in _HALF_TURNS
-    size = (height, width) if swapped else (width, height)
-    upright.info = {_SIZE_KEY: original_size(image) if _SIZE_KEY in image.info else size}
+    size = (height, width) if turn in _QUARTER_TURNS else (width, height)
+    upright.info = {_SIZE_KEY: image.info.get(_SIZE_KEY, size)}
     return upright
-
-
-_HALF_TURNS = (Image.Transpose.ROTATE_180, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
 
 
 def _check_pixels(width: int, height: int, name: str, limits: ImageLimits) -> None:
@@ -217,12 +219,11 @@ def _orientation(image: Image.Image) -> int:
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
-        # A copy: callers may close or change the image they gave.
-        return Image.frombytes("RGB", image.size, image.tobytes()) if type(image) is not Image.Image else image.copy()
+        return image.copy()  # callers may close or change the image they gave
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return Image.fromarray(_to_bytes(np.asarray(image), name)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        rgba = image.convert("RGBA")
+        rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")

@@ -1,0 +1,145 @@
+"""`xlan features extract`: pictures → a feature store."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from xlan.vision.extract import ExtractReport
+    from xlan.vision.regions import RegionExtractor
+
+# Finished, but some pictures could not be used: neither success nor a failure of the run.
+EXIT_SOME_BAD = 3
+
+
+def extract(
+    images: Annotated[
+        list[Path],
+        typer.Argument(help="Pictures, folders, .tar shards, or a dataset in Karpathy's JSON that names either."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the feature store; gone on with if begun.")],
+    network: Annotated[
+        str, typer.Option(help="Network with ImageNet weights: efficientnet-lite0 or efficientnet-lite2.")
+    ] = "efficientnet-lite2",
+    vision: Annotated[
+        Path | None, typer.Option(help="Adapted network, a vision.safetensors, instead of --network.")
+    ] = None,
+    onnx: Annotated[
+        Path | None, typer.Option(help="Detector in an ONNX file (outputs boxes, features, scores) instead of a grid.")
+    ] = None,
+    onnx_pixels: Annotated[bool, typer.Option(help="The detector's boxes are pixels, not fractions.")] = False,
+    input_size: Annotated[
+        int | None, typer.Option(help="Side in pixels that pictures are squashed to; 224, or what the file says.")
+    ] = None,
+    cells: Annotated[
+        int | None, typer.Option(help="Side of the grid; by default that of the coarsest map (7 at 224 pixels).")
+    ] = None,
+    levels: Annotated[
+        str | None, typer.Option(help="Strides of the maps to use: 32 (default), 16, or 16+32 (put together).")
+    ] = None,
+    image_region: Annotated[
+        bool | None, typer.Option(help="Add the whole image as the first region (default) or not.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="How features are kept: float16 or float32.")] = "float16",
+    split: Annotated[list[str] | None, typer.Option(help="Only these splits of a dataset; may be repeated.")] = None,
+    number_ids: Annotated[
+        bool, typer.Option("--number-ids", help="Take the number at the end of a file's name as its id, as COCO does.")
+    ] = False,
+    batch: Annotated[int, typer.Option(help="Pictures per call of the network.", min=1)] = 16,
+    threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1)] = 2,
+    max_megapixels: Annotated[float, typer.Option(help="Refuse pictures that claim more.", min=0.001)] = 120.0,
+    max_megabytes: Annotated[float, typer.Option(help="Refuse files that are larger.", min=0.001)] = 64.0,
+    bad_list: Annotated[Path | None, typer.Option(help="Also write the skipped pictures to this file.")] = None,
+) -> None:
+    """Extract region features of pictures into a store; stop it at any time, the same command goes on.
+
+    Pictures that cannot be used are listed and skipped; the exit status is then 3.
+    """
+    from xlan.errors import DataError
+    from xlan.files import write_text
+    from xlan.vision.extract import extract_to_store
+    from xlan.vision.image import ImageLimits
+    from xlan.vision.sources import find_pictures
+    from xlan.vision.store import FeatureStoreWriter
+
+    # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who extracts a folder.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    if dtype not in ("float16", "float32"):
+        raise typer.BadParameter(f"expected float16 or float32, got {dtype}", param_hint="--dtype")
+    pictures = find_pictures(images, number_ids=number_ids)
+    if split:
+        pictures = [picture for picture in pictures if picture.split in split]
+    if not pictures:
+        raise DataError(f"no pictures found in {', '.join(map(str, images))}")
+    extractor: RegionExtractor
+    if onnx is not None:
+        extractor = _detector(onnx, pixels=onnx_pixels, input_size=input_size)
+    else:
+        changes = {"input_size": input_size, "cells": cells, "levels": _levels(levels), "image_region": image_region}
+        extractor = _grid(network, vision, {key: value for key, value in changes.items() if value is not None})
+    limits = ImageLimits(max_bytes=int(max_megabytes * 2**20), max_pixels=int(max_megapixels * 1e6))
+    with (
+        FeatureStoreWriter(output, dtype=dtype, extractor=extractor.description) as writer,  # type: ignore[arg-type]
+        _progress() as progress,
+    ):
+        task = progress.add_task("extracting", total=len(pictures), bad=0)
+
+        def show(report: ExtractReport) -> None:
+            done = report.present + report.written + len(report.bad)
+            progress.update(task, completed=done, bad=len(report.bad))
+
+        report = extract_to_store(
+            extractor, pictures, writer, batch=batch, threads=threads, limits=limits, on_progress=show
+        )
+    for line in report.bad:
+        typer.echo(f"skipped {line}", err=True)
+    if bad_list is not None:
+        write_text(bad_list, "".join(line + "\n" for line in report.bad))
+    typer.echo(
+        f"{output}: {report.written} pictures extracted, {report.present} were there, {len(report.bad)} skipped; "
+        f"{report.images_per_second:.1f} pictures/s, features of width {extractor.feature_dim}"
+    )
+    if report.bad:
+        raise typer.Exit(EXIT_SOME_BAD)
+
+
+def _levels(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split("+"))
+    except ValueError:
+        raise typer.BadParameter(f"expected 32, 16 or 16+32, got {text}", param_hint="--levels") from None
+
+
+def _grid(network: str, vision: Path | None, changes: dict[str, Any]) -> RegionExtractor:
+    from xlan.vision.grid import GridExtractor, GridSettings
+
+    if vision is not None:
+        return GridExtractor.load(vision, **changes)
+    return GridExtractor.imagenet(GridSettings(network=network, **changes))
+
+
+def _detector(path: Path, *, pixels: bool, input_size: int | None) -> RegionExtractor:
+    from xlan.vision.onnx_detector import OnnxDetector
+
+    size = (input_size, input_size) if input_size is not None else None
+    return OnnxDetector(path, box_units="pixel" if pixels else "fraction", input_size=size)
+
+
+def _progress() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[bad]} skipped"),
+    )
+    return Progress(*columns, console=Console(stderr=True))

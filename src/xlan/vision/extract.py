@@ -1,0 +1,129 @@
+"""Many pictures → a feature store: decoded ahead by a few threads, extracted in batches, memory flat.
+
+A picture that cannot be used is reported and skipped; a run that was stopped goes on where it was, because the store
+knows which ids it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from xlan.errors import ImageError
+from xlan.types import Regions
+from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, open_image
+from xlan.vision.regions import PreparedImage, RegionExtractor
+from xlan.vision.sources import Picture
+from xlan.vision.store import FeatureStoreWriter
+
+
+@dataclass
+class ExtractReport:
+    """What happened.
+
+    Attributes:
+        written: pictures whose features were added.
+        present: pictures the store had already.
+        bad: a line for every picture that was skipped, beginning with its name.
+        seconds: time spent on `written` and `bad`.
+    """
+
+    written: int = 0
+    present: int = 0
+    bad: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def images_per_second(self) -> float:
+        """Pictures handled per second, 0 when there was nothing to do."""
+        handled = self.written + len(self.bad)
+        return handled / self.seconds if handled and self.seconds > 0 else 0.0
+
+
+def extract_to_store(
+    extractor: RegionExtractor,
+    pictures: Sequence[Picture],
+    writer: FeatureStoreWriter,
+    *,
+    batch: int = 16,
+    threads: int = 2,
+    limits: ImageLimits = DEFAULT_LIMITS,
+    on_progress: Callable[[ExtractReport], None] | None = None,
+) -> ExtractReport:
+    """Extract the pictures the store does not have yet, and add them.
+
+    Args:
+        extractor: makes the regions.
+        pictures: what to extract; ids name the features in the store.
+        writer: an open store; the caller closes it.
+        batch: pictures per call of the extractor.
+        threads: decoding threads.
+        limits: what to refuse.
+        on_progress: called after every batch.
+    """
+    report, began = ExtractReport(), time.monotonic()
+    todo = [picture for picture in pictures if picture.id not in writer]
+    report.present = len(pictures) - len(todo)
+    for prepared in _batches(extractor, todo, batch=batch, threads=threads, limits=limits, bad=report.bad):
+        for picture, regions in _extract(extractor, prepared, report.bad):
+            writer.add(picture.id, regions)
+            report.written += 1
+        report.seconds = time.monotonic() - began
+        if on_progress is not None:
+            on_progress(report)
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def _batches(
+    extractor: RegionExtractor,
+    pictures: Sequence[Picture],
+    *,
+    batch: int,
+    threads: int,
+    limits: ImageLimits,
+    bad: list[str],
+) -> Iterator[list[tuple[Picture, PreparedImage]]]:
+    def prepare(picture: Picture) -> PreparedImage:
+        image = open_image(picture.read(limits), limits=limits, min_side=extractor.min_side, name=picture.name)
+        return extractor.prepare(image)
+
+    ready: list[tuple[Picture, PreparedImage]] = []
+    waiting: deque[tuple[Picture, Future[PreparedImage]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for i in range(len(pictures) + 2 * batch):
+                if i < len(pictures):
+                    waiting.append((pictures[i], pool.submit(prepare, pictures[i])))
+                if i < 2 * batch or not waiting:
+                    continue
+                picture, future = waiting.popleft()
+                try:
+                    ready.append((picture, future.result()))
+                except ImageError as error:
+                    bad.append(str(error))
+                if len(ready) == batch:
+                    yield ready
+                    ready = []
+            if ready:
+                yield ready
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _extract(
+    extractor: RegionExtractor, prepared: list[tuple[Picture, PreparedImage]], bad: list[str]
+) -> list[tuple[Picture, Regions]]:
+    """A batch's regions; when one of its pictures is refused, the others one by one."""
+    try:
+        regions = extractor.extract([image for _, image in prepared])
+        return [(picture, found) for (picture, _), found in zip(prepared, regions, strict=True)]
+    except ImageError as error:
+        if len(prepared) == 1:
+            bad.append(f"{prepared[0][0].name}: {error}")
+            return []
+        return [pair for item in prepared for pair in _extract(extractor, [item], bad)]
