@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -68,12 +69,23 @@ class CaptionBatch(ImageBatch):
 def collate_regions(items: Sequence[Regions]) -> tuple[Tensor, Tensor]:
     """Pad regions of several images: features `[B, N, D]` float32 and mask `[B, N]` bool."""
     longest, width = max(len(item) for item in items), items[0].features.shape[1]
-    features = np.zeros((len(items), longest, width), dtype=np.float32)
-    mask = np.zeros((len(items), longest), dtype=np.bool_)
+    features = torch.zeros(len(items), longest, width)
+    mask = torch.zeros(len(items), longest, dtype=torch.bool)
     for row, item in enumerate(items):
-        features[row, : len(item)] = item.features
+        features[row, : len(item)] = _tensor(item.features)
         mask[row, : len(item)] = True
-    return torch.from_numpy(features), torch.from_numpy(mask)
+    return features, mask
+
+
+def _tensor(array: npt.NDArray[np.floating]) -> Tensor:
+    """A tensor on the array's memory, for reading. torch converts float16 ten times as fast as numpy does."""
+    if not array.flags.writeable:
+        try:
+            array = array.view()
+            array.flags.writeable = True
+        except ValueError:  # memory that really cannot be written
+            array = array.copy()
+    return torch.from_numpy(array)
 
 
 def collate_captions(dataset: CaptionDataset, captions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from xlan.errors import FeatureError
 from xlan.files import atomic_path
@@ -68,9 +69,7 @@ def write_shard(path: Path, ids: Sequence[str], regions: Sequence[Regions]) -> S
         "scores": np.concatenate([_scores(item) for item in regions]).astype("<f4"),
         "sizes": np.array([[item.width, item.height] for item in regions], dtype="<i4"),
     }
-    shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-        k: (v.shape, v.dtype) for k, v in small.items()
-    }
+    shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {k: (v.shape, v.dtype) for k, v in small.items()}
     shapes["features"] = ((total, width), feature_dtype)
     chunks: list[npt.NDArray[Any]] = [
         *small.values(),
@@ -136,7 +135,9 @@ class Shard:
                     "foreign; restore it, or make the store again"
                 )
             with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                # Private pages: the views given out are marked read-only, but torch, which cannot read through
+                # a read-only view, may lift the mark (see `xlan.data.collate`); the file is safe either way.
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError:
             raise FeatureError(f"{path}: the index names this shard, but the file is missing") from None
         except (OSError, ValueError) as error:
@@ -168,7 +169,9 @@ class Shard:
         count = math.prod(shape)
         if end - start != count * dtype.itemsize or base + end > len(self._map):
             raise ValueError("a tensor lies outside the file")
-        return np.frombuffer(self._map, dtype=dtype, count=count, offset=base + start).reshape(shape)
+        array = np.frombuffer(self._map, dtype=dtype, count=count, offset=base + start).reshape(shape)
+        array.flags.writeable = False
+        return array
 
     def _check(self) -> None:
         """Shapes fit each other and the index; the contents of features and boxes are left to `verify`."""
@@ -179,9 +182,7 @@ class Shard:
         fits = fits and tensors["features"].ndim == 2 and tensors["features"].shape[0] == total
         fits = fits and n == self.expected.images and offsets[0] == 0 and offsets[-1] == total
         if not (fits and bool((np.diff(offsets) > 0).all())):
-            raise FeatureError(
-                f"{self.path}: the shard does not hold what the index says; make the store again"
-            )
+            raise FeatureError(f"{self.path}: the shard does not hold what the index says; make the store again")
 
     @property
     def features(self) -> npt.NDArray[np.floating]:
@@ -240,32 +241,33 @@ def check_regions(regions: Regions, *, image_id: str, dtype: FeatureDtype, width
     features = np.asarray(regions.features)
     where = f"image {image_id!r}"
     if features.ndim != 2 or features.dtype.kind != "f":
-        raise FeatureError(
-            f"{where}: features must be floats [regions, width], got {features.dtype} {features.shape}"
-        )
+        raise FeatureError(f"{where}: features must be floats [regions, width], got {features.dtype} {features.shape}")
     count, columns = features.shape
     if not count or not columns:
         raise FeatureError(f"{where}: has no regions (features are {count} × {columns})")
     if width and columns != width:
-        raise FeatureError(
-            f"{where}: features are {columns} wide, expected {width} as in the rest of the store"
-        )
-    with np.errstate(over="ignore"):
-        stored = features.astype(dtype, order="C")  # always a copy: the caller may go on using its own
+        raise FeatureError(f"{where}: features are {columns} wide, expected {width} as in the rest of the store")
+    stored = _convert(features, dtype)
     if not np.isfinite(stored).all():
         if np.isfinite(features).all():
-            raise FeatureError(
-                f"{where}: a feature of {np.abs(features).max():.4g} does not fit {dtype}; use float32"
-            )
+            raise FeatureError(f"{where}: a feature of {np.abs(features).max():.4g} does not fit {dtype}; use float32")
         raise FeatureError(f"{where}: features hold values that are not finite")
     scores = None if regions.scores is None else np.ascontiguousarray(regions.scores, dtype=np.float32)
     if scores is not None and (scores.shape != (count,) or not np.isfinite(scores).all()):
         raise FeatureError(f"{where}: scores must be {count} finite numbers, got shape {scores.shape}")
     if regions.width < 0 or regions.height < 0 or max(regions.width, regions.height) >= 1 << 31:
         raise FeatureError(f"{where}: picture size {regions.width} × {regions.height} is impossible")
-    return Regions(
-        stored, _check_boxes(regions.boxes, count, where), scores, int(regions.width), int(regions.height)
-    )
+    return Regions(stored, _check_boxes(regions.boxes, count, where), scores, int(regions.width), int(regions.height))
+
+
+def _convert(features: npt.NDArray[np.floating], dtype: FeatureDtype) -> npt.NDArray[np.floating]:
+    """A contiguous copy of another type; numbers too large for it become infinite."""
+    copy = np.array(features, dtype=np.float32 if features.dtype != np.float16 else None, order="C")
+    if copy.dtype == np.dtype(dtype):
+        return copy
+    # numpy takes ten times as long for float16, because features after a ReLU mispredict its branches.
+    converted: npt.NDArray[np.floating] = torch.from_numpy(copy).to(getattr(torch, dtype)).numpy()
+    return converted
 
 
 def _check_boxes(boxes: npt.NDArray[np.float32], count: int, where: str) -> npt.NDArray[np.float32]:
@@ -274,9 +276,7 @@ def _check_boxes(boxes: npt.NDArray[np.float32], count: int, where: str) -> npt.
         raise FeatureError(f"{where}: boxes must be finite numbers [{count}, 4], got shape {checked.shape}")
     low, high = float(checked.min()), float(checked.max())
     if low < -_BOX_SLACK or high > 1 + _BOX_SLACK:
-        raise FeatureError(
-            f"{where}: boxes must be fractions of the picture (0 to 1), got {low:.4g} to {high:.4g}"
-        )
+        raise FeatureError(f"{where}: boxes must be fractions of the picture (0 to 1), got {low:.4g} to {high:.4g}")
     if (checked[:, 2:] < checked[:, :2]).any():
         raise FeatureError(f"{where}: a box must be x0 y0 x1 y1 with x0 ≤ x1 and y0 ≤ y1")
     return np.clip(checked, 0.0, 1.0)

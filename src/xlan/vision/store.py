@@ -85,13 +85,13 @@ class FeatureStoreWriter:
     def _begin(self) -> None:
         foreign = [item.name for item in self.path.iterdir() if not _is_ours(item.name)]
         if foreign:
-            raise FeatureError(
-                f"{self.path}: expected an empty folder or a feature store, but it holds {foreign[0]!r}"
-            )
+            raise FeatureError(f"{self.path}: expected an empty folder or a feature store, but it holds {foreign[0]!r}")
         self._write_index(complete=False)
 
     def _go_on(self) -> None:
         store = FeatureStore(self.path)
+        if not len(store):  # begun, but nothing came of it
+            return
         if store.dtype != self.dtype:
             raise FeatureError(f"{self.path}: holds {store.dtype} features, cannot go on with {self.dtype}")
         if store.extractor != self.extractor:
@@ -233,9 +233,7 @@ class FeatureStore:
         try:
             return self._where[image_id]
         except KeyError:
-            raise FeatureError(
-                f"{self.path}: no features for image {image_id!r} among {len(self):,} images"
-            ) from None
+            raise FeatureError(f"{self.path}: no features for image {image_id!r} among {len(self):,} images") from None
 
     def region_count(self, image_id: str) -> int:
         """Number of regions of an image, without reading its features."""
@@ -318,15 +316,11 @@ def _read_index(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("format") != STORE_FORMAT:
         raise FeatureError(f"{path / INDEX_NAME}: not the index of a feature store")
     if value.get("version") != STORE_VERSION:
-        raise FeatureError(
-            f"{path}: store version {value.get('version')!r}, expected {STORE_VERSION}; update xlan"
-        )
+        raise FeatureError(f"{path}: store version {value.get('version')!r}, expected {STORE_VERSION}; update xlan")
     kinds: dict[str, type] = {"dtype": str, "width": int, "complete": bool, "extractor": dict, "shards": list}
     for key, kind in kinds.items():
         if type(value.get(key)) is not kind:
-            raise FeatureError(
-                f"{path / INDEX_NAME}: {key!r} must be a {kind.__name__}, got {value.get(key)!r:.40}"
-            )
+            raise FeatureError(f"{path / INDEX_NAME}: {key!r} must be a {kind.__name__}, got {value.get(key)!r:.40}")
     if value["dtype"] not in ("float16", "float32") or value["width"] < 0:
         raise FeatureError(f"{path / INDEX_NAME}: dtype must be float16 or float32 and width not negative")
     value["shards"] = [_shard_info(entry, path / INDEX_NAME) for entry in value["shards"]]

@@ -1,0 +1,1 @@
+"""Feature files of the field → a feature store. `xlan.data.importers.run` is the way in."""
