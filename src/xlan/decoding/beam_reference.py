@@ -80,17 +80,18 @@ def _search_one(
         # Python's sort keeps the order of equals: lower beam, then lower id.
         return sorted(some, key=lambda beam: -beam.rank(length_penalty))[:width]
 
-    for _ in range(plan.max_length):
+    for step in range(plan.max_length):
         candidates: dict[int, list[_Beam[StateT]]] = {}
         for mentioned in sorted(beams):
             for beam in beams[mentioned]:
                 if beam.finished:
                     candidates.setdefault(mentioned, []).append(beam)
                 else:
-                    for grown in _continuations(stepper, beam, plan, image):
-                        candidates.setdefault(_mentioned(plan, grown), []).append(grown)
+                    grown = _continuations(stepper, beam, plan, image)
+                    for following, new in zip(_mentioned(plan, grown), grown, strict=True):
+                        candidates.setdefault(following, []).append(new)
         beams = {mentioned: best(some) for mentioned, some in candidates.items()}
-        if rule == "earlier":
+        if rule == "earlier" and step + 1 < plan.max_length:
             left_the_beam += [beam for beam in beams.get(goal, []) if beam.finished]
             beams = {mentioned: [beam for beam in some if not beam.finished] for mentioned, some in beams.items()}
     return best([*left_the_beam, *beams.get(goal, [])])
@@ -115,8 +116,9 @@ def _continuations(
     ]
 
 
-def _mentioned(plan: Plan, beam: _Beam[StateT]) -> int:
-    if plan.required is None:
-        return 0
-    words = beam.ids[:-1] if beam.finished else beam.ids
-    return int(plan.required.state_of(torch.tensor([words], dtype=torch.int64).view(1, -1)))
+def _mentioned(plan: Plan, beams: list[_Beam[StateT]]) -> list[int]:
+    """State of the required words of beams of the same length."""
+    if plan.required is None or not beams:
+        return [0] * len(beams)
+    states: list[int] = plan.required.state_of(torch.tensor([beam.ids for beam in beams])).tolist()
+    return states

@@ -88,7 +88,4 @@ def _join_required(controls: Sequence[Control]) -> Require | None:
             word = next(iter(forbidden & set(alternatives[0])))
             raise DecodingError(f"required words: id {word} is required and forbidden; drop one of the two")
     bad = frozenset[int]().union(*(control.words for control in controls if isinstance(control, NoBadEnding)))
-    # A required word that may not be the last one needs another word behind it.
-    margin = int(any(bad & set(phrase) for alternatives in requirements for phrase in alternatives))
-    given = (control.margin for control in controls if isinstance(control, Require))
-    return Require(requirements, margin=max(margin, *given))
+    return Require(requirements, bad_endings=bad)

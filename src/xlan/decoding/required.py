@@ -1,7 +1,7 @@
 """Required words: "the caption must mention *dog* (or *dogs*), and *frisbee*".
 
 What has been mentioned so far is the state of a small automaton. It knows, for every state, how many more words it
-takes at least until everything is mentioned (`distance`). As a control, `Require` forbids the end while something is
+takes at least until everything is mentioned. As a control, `Require` forbids the end while something is
 missing, and forbids every word after which the missing ones would no longer fit: so they really appear, whatever picks
 the words.
 
@@ -30,15 +30,17 @@ class Require:
     Args:
         requirements: each is the alternatives of which one must appear; an alternative is an id, or a sequence of ids
             for a phrase. `Require([[dog, dogs], [frisbee]])`: a dog or dogs, and a frisbee.
-        margin: number of words that must be left free behind the last requirement.
+        bad_endings: words a sentence may not end on, so that one more must fit behind them (searches fill this in from
+            `NoBadEnding`).
 
     Raises:
         DecodingError: a requirement without alternatives, or more combinations than a search can follow.
     """
 
-    def __init__(self, requirements: Iterable[Iterable[int | Sequence[int]]], *, margin: int = 0) -> None:
+    def __init__(
+        self, requirements: Iterable[Iterable[int | Sequence[int]]], *, bad_endings: Iterable[int] = ()
+    ) -> None:
         self.requirements = tuple(as_phrases(alternatives) for alternatives in requirements)
-        self.margin = margin
         if not self.requirements or not all(self.requirements):
             raise DecodingError("required words: every requirement needs at least one word, got one without any")
         self.words: tuple[int, ...] = tuple(sorted({w for r in self.requirements for phrase in r for w in phrase}))
@@ -48,7 +50,7 @@ class Require:
         State 0 is the start; the last state means that all is said.
         """
         self._build()
-        self.distance = self._distances()
+        self._still_needed = self._distances(frozenset(bad_endings))
 
     @property
     def states(self) -> int:
@@ -93,20 +95,29 @@ class Require:
         runs = (said[i:] for i in range(len(said)))
         return open_ones, next((r for r in runs if any(len(r) < len(p) and p[: len(r)] == r for p in needed)), ())
 
-    def _distances(self) -> list[int]:
-        distance = [0 if state == self.states - 1 else self.states for state in range(self.states)]
+    def _distances(self, bad_endings: frozenset[int]) -> list[list[int]]:
+        """`[S][K + 1]`: the fewest words that must follow each word, until all is said and the sentence may end."""
+        goal, far = self.states - 1, self.states + 1
+        behind = [0, *(int(word in bad_endings) for word in self.words)]
+        needed = [[far] * len(behind) for _ in range(self.states)]
         for _ in range(self.states):
-            for state, row in enumerate(self.successors[:-1]):
-                distance[state] = 1 + min(distance[following] for following in row)
-        return distance
+            for row, successors in zip(needed, self.successors, strict=True):
+                for column, following in enumerate(successors):
+                    row[column] = behind[column] if following == goal else 1 + min(needed[following])
+        return needed
+
+    @property
+    def fewest_words(self) -> int:
+        """Length of the shortest sentence that says all."""
+        return 1 + min(self._still_needed[0])
 
     def check(self, limits: Limits) -> None:
         """Refuse ids outside the vocabulary, and more words than fit."""
         check_ids("required words", self.words, limits)
-        if self.distance[0] + self.margin > limits.word_limit:
+        if self.fewest_words > limits.word_limit:
             raise DecodingError(
-                f"required words: they take at least {self.distance[0] + self.margin} words, but a sentence may have "
-                f"at most {limits.word_limit}; require fewer words or raise the maximum length"
+                f"required words: they take at least {self.fewest_words} words, but a sentence may have at most "
+                f"{limits.word_limit}; require fewer words or raise the maximum length"
             )
 
     def state_of(self, tokens: Tensor) -> Tensor:
@@ -127,8 +138,7 @@ class Require:
             state: `[R]` int64.
             words_left: words that may still be said, the next one included.
         """
-        far = state.new_tensor(self.distance)[state.new_tensor(self.successors)]  # [S, K + 1]
-        return (far <= words_left - 1 - self.margin)[state]
+        return state.new_tensor(self._still_needed)[state] <= words_left - 1
 
     def restrict(self, log_probs: Tensor, state: Tensor, prefix: Prefix) -> Tensor:
         """Forbid, in place, the end where something is missing and words that leave no room for it.

@@ -64,7 +64,7 @@ class DecodingResult:
     @property
     def totals(self) -> Tensor:
         """`[B, K]` sums of the log-probabilities, -inf where a place is empty."""
-        return self.log_probs.sum(-1).masked_fill(self.lengths == 0, float("-inf"))
+        return sum_in_order(self.log_probs).masked_fill(self.lengths == 0, float("-inf"))
 
     @property
     def mask(self) -> Tensor:
@@ -104,3 +104,8 @@ class DecodingResult:
         """Copies that autograd may keep: tensors made in inference mode could not be fed to a model that is trained."""
         copies = {name: value.clone() for name, value in self._tensors().items() if value.is_inference()}
         return replace(self, **copies)
+
+
+def sum_in_order(log_probs: Tensor) -> Tensor:
+    """Sum of the last dimension from first to last, as a search adds up: padding cannot change its rounding."""
+    return log_probs.cumsum(-1)[..., -1] if log_probs.shape[-1] else log_probs.sum(-1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from xlan.decoding.controls import Prefix
 from xlan.decoding.plan import Plan
-from xlan.decoding.result import DecodingResult
+from xlan.decoding.result import DecodingResult, sum_in_order
 from xlan.errors import DecodingError
 from xlan.types import StepTrace
 
@@ -107,7 +107,7 @@ class Rows:
             ids=shaped(self._tokens[:, :length]),
             lengths=shaped(self._lengths),
             log_probs=shaped(log_probs),
-            scores=shaped(log_probs.sum(dim=1)),
+            scores=shaped(sum_in_order(log_probs)),
             finished=shaped(self._finished),
             spatial=None if spatial is None else shaped(spatial),
             channel=None if channel is None else shaped(channel),

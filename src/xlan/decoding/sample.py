@@ -54,8 +54,8 @@ def sample(
         top_p: draw only from the smallest set of most likely words whose probabilities sum to `top_p` or more; with
             `top_k`, within those.
         generator: source of randomness; the same seed and the same arguments give the same captions.
-        uniform: `[B·n, max_length]` numbers from 0 to below 1 that decide the draws instead of `generator`, one for each
-            caption and step: what is drawn for an image then does not depend on the other images of the batch.
+        uniform: `[B·n, max_length]` numbers from 0 to below 1 that decide the draws instead of `generator`, one for
+            each caption and step: what is drawn for an image then does not depend on the rest of the batch.
         max_length: steps, the one that emits `eos` included.
         controls: see `xlan.decoding.controls`.
         trace: also return the attention of each step.

@@ -158,7 +158,7 @@ class BeamSearch:
         done = torch.ones_like(self._images, dtype=torch.bool) if last else self._done(step)
         if not bool(done.any()):
             return
-        found = self._pool if self._options.rule == "earlier" else self._complete()
+        found = self._pool if self._options.rule == "earlier" else self._ready(last)
         best = found.of_images(done).sorted(self._options.length_penalty)
         lost = ~best.used[:, 0]
         if bool(lost.any()):
@@ -168,16 +168,19 @@ class BeamSearch:
         self._images, self._row = self._images[~done], self._row[~done]
         self._beams, self._pool = self._beams.of_images(~done), self._pool.of_images(~done)
 
-    def _complete(self) -> Slots:
-        """The beams in which all required words were said: `[A, G · W]`."""
+    def _ready(self, last: bool) -> Slots:
+        """The hypotheses that can be returned: finished or, in the last step, all that say what is required.
+
+        `[A, G · W]`.
+        """
         places = torch.arange(self._selector.places, device=self._images.device)
         wanted = places[self._selector.states_of(places) == self._selector.states - 1]
-        return self._beams.take(wanted.expand(len(self._images), -1))
+        complete = self._beams.take(wanted.expand(len(self._images), -1))
+        return complete if last else complete.emptied(~complete.finished)
 
     def _collect(self, last: bool) -> None:
         """Earlier rule: move finished hypotheses (in the last step, all) to the pool of their group."""
-        complete, width = self._complete(), self._options.width
-        ready = complete if last else complete.emptied(~complete.finished)
+        ready, width = self._ready(last), self._options.width
         pools = []
         for first in range(0, self._pool.total.shape[1], width):
             part = torch.arange(first, first + width, device=self._images.device).expand(len(self._images), -1)

@@ -130,14 +130,14 @@ class Selector:
         token[inner] = candidates.token
         log_prob = scores.new_zeros(images * size, width)
         log_prob[inner] = candidates.log_prob
-        rank, token, log_prob = (table.view(images, -1) for table in (rank, token, log_prob))
+        rank, token, log_prob = (table.view(images, size * width) for table in (rank, token, log_prob))
         if candidates.state is None:
             picked = rank.sort(dim=1, descending=True, stable=True).indices[:, : self.width]
             used = rank.gather(1, picked) != EMPTY
         else:
             state = live.new_full((images * size, width), self.states - 1)
             state[inner] = candidates.state
-            picked, used = _best_by_state(rank, state.view(images, -1), self.states, self.width)
+            picked, used = _best_by_state(rank, state.view(images, size * width), self.states, self.width)
         parent = picked // width + first
         return Choice(
             parent=parent,
