@@ -6,8 +6,9 @@ Nothing is hashed, so two n-grams never share a name. BLEU and CIDEr read the sa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,12 +76,12 @@ class CorpusNgrams:
         in_references: list[Counts] = []
         in_hypotheses: list[Counts] = []
         sizes: list[int] = []
-        for caption, gram, size in iterate_orders(flat, lengths, max(1, len(ids))):
-            counts = count(caption, gram, size)
+        for occurrences in iterate_orders(flat, lengths, max(1, len(ids))):
+            counts = count(occurrences.caption, occurrences.gram, occurrences.size)
             cut = int(np.searchsorted(counts.caption, first_hypothesis))
             in_references.append(Counts(counts.caption[:cut], counts.gram[:cut], counts.times[:cut]))
             in_hypotheses.append(Counts(counts.caption[cut:] - first_hypothesis, counts.gram[cut:], counts.times[cut:]))
-            sizes.append(size)
+            sizes.append(occurrences.size)
         return cls(
             hypotheses=tuple(in_hypotheses),
             references=tuple(in_references),
@@ -104,8 +105,25 @@ def check_pairs(references: Mapping[Hashable, Sequence[str]], hypotheses: Mappin
             raise MetricError(f"image {key!r} has a caption to score but no reference captions")
 
 
-def iterate_orders(flat: Ints, lengths: Ints, vocabulary: int) -> Iterable[tuple[Ints, Ints, int]]:
-    """For order 1 to 4: caption and name of every n-gram occurrence, and how many names there are.
+class Occurrences(NamedTuple):
+    """Every occurrence of an n-gram of one order.
+
+    Attributes:
+        caption: `[M]` index of the caption.
+        gram: `[M]` name of the n-gram, below `size`.
+        pairs: `[size]` ascending: (name of the first n−1 words) · vocabulary + last word; None for order 1, where the
+            name is the word.
+        size: number of names.
+    """
+
+    caption: Ints
+    gram: Ints
+    pairs: Ints | None
+    size: int
+
+
+def iterate_orders(flat: Ints, lengths: Ints, vocabulary: int) -> Iterator[Occurrences]:
+    """The n-grams of order 1 to 4 in all captions.
 
     Args:
         flat: `[W]` word ids of all captions, one caption after the other.
@@ -114,8 +132,8 @@ def iterate_orders(flat: Ints, lengths: Ints, vocabulary: int) -> Iterable[tuple
     """
     owner = np.repeat(np.arange(lengths.size), lengths)
     starts = np.arange(flat.size)
-    names, size = flat, vocabulary
-    yield owner, names, size
+    names = flat
+    yield Occurrences(owner, names, None, vocabulary)
     for order in range(2, ORDERS + 1):
         last = starts + order - 1
         inside = last < flat.size
@@ -123,8 +141,7 @@ def iterate_orders(flat: Ints, lengths: Ints, vocabulary: int) -> Iterable[tuple
         starts, names = starts[inside], names[inside]
         pairs = names * vocabulary + flat[starts + order - 1]
         different, names = np.unique(pairs, return_inverse=True)
-        size = max(1, int(different.size))
-        yield owner[starts], names.astype(np.int64, copy=False), size
+        yield Occurrences(owner[starts], names.astype(np.int64, copy=False), different, max(1, different.size))
 
 
 def count(caption: Ints, gram: Ints, size: int) -> Counts:
