@@ -42,10 +42,7 @@ class Section(BaseModel):
 class ShapesConfig(Section):
     """Drawn shapes instead of files: a small world with exact captions, made when the run starts."""
 
-    images: int = Field(default=240, ge=8, description="training pictures to draw")
-    held_out: int = Field(
-        default=60, ge=4, description="validation pictures to draw; no training picture is among them"
-    )
+    images: int = Field(default=1000, ge=16, description="pictures to draw; three of four are for training")
     seed: int = Field(default=7, ge=0, description="which pictures are drawn")
 
 
@@ -191,6 +188,7 @@ class ScstConfig(Section):
         default="greedy", description="the greedy caption's reward (paper), or the mean of the image's other samples"
     )
     temperature: float = Field(default=1.0, gt=0)
+    max_length: int = Field(default=17, ge=1, le=200, description="longest caption sampled, end included")
     dropout: bool = Field(default=True, description="keep dropout on in the pass that gives the gradients")
     reward_workers: int = Field(
         default=1, ge=0, le=64, description="processes of each rank that score; 0 scores in place"
@@ -210,16 +208,11 @@ class EvaluationConfig(Section):
     every: int = Field(default=1, ge=1, description="epochs between evaluations")
     beams: int = Field(default=3, ge=1, le=50)
     batch_size: int = Field(default=50, ge=1)
-    max_length: int = Field(default=20, ge=1, le=200, description="longest caption decoded, end included")
+    max_length: int = Field(default=17, ge=1, le=200, description="longest caption decoded, end included")
     metrics: tuple[Metric, ...] = ("BLEU", "METEOR", "ROUGE-L", "CIDEr")
     early_stop: int | None = Field(
         default=None, ge=1, description="stop after this many evaluations without a better CIDEr"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _list_to_tuple(cls, value: Any) -> Any:
-        return _with_tuple(value, "metrics")
 
     @model_validator(mode="after")
     def _cider_selects(self) -> Self:
@@ -325,7 +318,7 @@ def parse_config(value: dict[str, Any], *, source: str = "configuration") -> Run
         ConfigError: a key or value is wrong.
     """
     try:
-        return RunConfig.model_validate(_tuples(value))
+        return RunConfig.model_validate(_plain(value))
     except ValidationError as error:
         raise ConfigError(f"{source}: {'; '.join(_explain(detail) for detail in error.errors())}") from None
 
@@ -367,8 +360,6 @@ def _apply_override(value: dict[str, Any], override: str) -> None:
         parsed = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML: {_one_line(error)}") from None
-    if isinstance(parsed, str) and _is_number(parsed):
-        parsed = float(parsed)  # YAML reads 1e-5 as text; nobody means that
     node = value
     for part in parts[:-1]:
         inner = node.get(part)
@@ -380,18 +371,14 @@ def _apply_override(value: dict[str, Any], override: str) -> None:
     node[parts[-1]] = parsed
 
 
-def _tuples(value: Any) -> Any:
-    """YAML has lists only and writes 1e-5 as text; give the strict models what is meant."""
+def _plain(value: Any) -> Any:
+    """YAML has lists only and takes 1e-5 for text; give the strict models what is meant."""
     if isinstance(value, dict):
-        return {key: _tuples(_with_tuple({key: inner}, "betas")[key]) for key, inner in value.items()}
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return tuple(_plain(inner) for inner in value)
     if isinstance(value, str) and _is_number(value):
         return float(value)
-    return value
-
-
-def _with_tuple(value: Any, key: str) -> Any:
-    if isinstance(value, dict) and isinstance(value.get(key), list):
-        return {**value, key: tuple(value[key])}
     return value
 
 

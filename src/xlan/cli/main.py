@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from xlan import __version__
-from xlan.cli import adapt, import_checkpoint, report, train
+from xlan.cli import adapt, data, features, import_checkpoint, report, train
 from xlan.errors import XlanError
 
 app = typer.Typer(
@@ -45,6 +45,8 @@ app.command("adapt")(adapt.adapt)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 app.command("report")(report.report)
 app.command("train")(train.train)
+app.add_typer(data.app, name="data")
+app.add_typer(features.app, name="features")
 
 
 def main() -> None:

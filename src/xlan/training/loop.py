@@ -101,7 +101,7 @@ class Job:
         loader: training batches.
         step: step function: (batch, epoch, step) → StepOutput.
         schedule: learning rate.
-        evaluate: (epoch, step) → scores with `CIDEr` among them; the same on every process.
+        evaluate: (epoch) → scores with `CIDEr` among them; the same on every process.
         keep_best: called on every process when an evaluation was the best so far.
         checkpoints: where checkpoints go.
         log: where records go.
@@ -119,7 +119,7 @@ class Job:
     loader: Loader
     step: Callable[[Batch, int, int], StepOutput]
     schedule: Schedule
-    evaluate: Callable[[int, int], Mapping[str, float]]
+    evaluate: Callable[[int], Mapping[str, float]]
     keep_best: Callable[[Mapping[str, float], int], None]
     checkpoints: CheckpointFolder
     log: RunLog
@@ -240,7 +240,7 @@ def _evaluate(job: Job) -> None:
     position = job.position
     epoch = position.epoch - 1
     state = random_state()
-    scores = job.evaluate(epoch, position.step)
+    scores = job.evaluate(epoch)
     restore_random_state(state)
     score = scores["CIDEr"]
     job.schedule.evaluated(score)

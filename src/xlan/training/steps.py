@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,7 +85,7 @@ def scst_step(
     temperature: float,
     max_length: int,
     dropout: bool,
-    generator: torch.Generator,
+    seed: tuple[int, int],
 ) -> StepOutput:
     """Self-critical training: reward sampled captions that beat the baseline, punish the others.
 
@@ -119,12 +120,13 @@ def scst_step(
         temperature: of sampling.
         max_length: longest caption, end included.
         dropout: keep dropout on in the teacher-forced pass.
-        generator: source of randomness for sampling.
+        seed: (run, step): decides what is drawn, whatever the number of processes.
     """
     with torch.inference_mode(), evaluating(policy):
         encoded = policy.encode(batch.features, batch.mask)
+        chance = _chances(seed, world, images=len(batch.image_ids), samples=samples, length=max_length)
         drawn = sample(
-            policy, encoded, special, n=samples, max_length=max_length, temperature=temperature, generator=generator
+            policy, encoded, special, n=samples, max_length=max_length, temperature=temperature, uniform=chance
         )
         captions = _captions(drawn)
         pending = rewards.submit([image for image in batch.image_ids for _ in range(samples)], captions)
@@ -178,6 +180,17 @@ def sampled_words(drawn: DecodingResult, special: SpecialIds) -> tuple[Tensor, T
     real = torch.arange(longest, device=ids.device) < lengths[:, None]
     owner = torch.arange(images, device=ids.device).repeat_interleave(n)
     return torch.cat([start, ids[:, :-1]], dim=1), ids[real], lengths, owner
+
+
+def _chances(seed: tuple[int, int], world: World, *, images: int, samples: int, length: int) -> Tensor:
+    """This process's share `[images · samples, length]` of the random numbers that decide the step's samples.
+
+    Every process draws the numbers of all of them and takes those of its images (the loader deals images out in turn),
+    so one process with the whole batch and many with a share each draw the same captions.
+    """
+    random = np.random.default_rng(seed)
+    numbers = random.random((images, world.size, samples, length))[:, world.rank]
+    return torch.from_numpy(numbers.reshape(images * samples, length)).to(world.device)
 
 
 def leave_one_out(reward: Rewards) -> Rewards:

@@ -1,0 +1,96 @@
+"""Evaluation: decode a split, write the predictions in COCO's result format, then score them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from xlan.data.collate import ImageBatch
+from xlan.decoding.beam import beam_search
+from xlan.errors import DataError
+from xlan.files import read_json, write_json
+from xlan.text.vocab import Vocabulary
+from xlan.training.distributed import World
+from xlan.training.steps import evaluating
+from xlan.training.stop import StopRequest
+
+Score: TypeAlias = Callable[[Mapping[str, str], Mapping[str, Sequence[str]]], Mapping[str, float]]
+
+
+def decode_split(
+    policy: Any,
+    batches: Iterable[ImageBatch],
+    vocabulary: Vocabulary,
+    *,
+    device: torch.device,
+    beams: int,
+    max_length: int,
+    stop: StopRequest | None = None,
+) -> dict[str, str]:
+    """Caption of every image id of this process's share of a split, by beam search.
+
+    Args:
+        policy: the bare model, as a Stepper.
+        batches: images.
+        vocabulary: turns ids into words.
+        device: where the model is.
+        beams: width of the search.
+        max_length: longest caption, end included.
+        stop: looked at between batches; a request ends the decoding, since a checkpoint was written before.
+    """
+    captions: dict[str, str] = {}
+    with torch.inference_mode(), evaluating(policy):
+        for some in batches:
+            if stop is not None:
+                stop.check()
+            batch = some.to(device)
+            encoded = policy.encode(batch.features, batch.mask)
+            found = beam_search(policy, encoded, vocabulary.special, width=beams, max_length=max_length, best_only=True)
+            for image, best in zip(batch.image_ids, found.best(), strict=True):
+                captions[image] = vocabulary.decode(best.words)
+    return captions
+
+
+def evaluate_split(
+    captions: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    world: World,
+    path: str | os.PathLike[str],
+    score: Score,
+) -> dict[str, float]:
+    """Bring all processes' captions together, write them to `path`, score them; the same scores on every process."""
+    shares = world.gather(dict(captions))
+    scores: dict[str, float] | None = None
+    if world.is_main:
+        whole = {image: caption for share in shares for image, caption in share.items()}
+        write_predictions(path, whole)
+        scores = dict(score(whole, references))
+    scores = world.broadcast(scores)
+    assert scores is not None
+    return scores
+
+
+def write_predictions(path: str | os.PathLike[str], captions: Mapping[str, str]) -> None:
+    """Write captions in COCO's result format; ids that are numbers are written as numbers, as COCO has them."""
+    rows = [
+        {"image_id": int(image) if image.isascii() and image.isdigit() else image, "caption": caption}
+        for image, caption in captions.items()
+    ]
+    write_json(path, rows, indent=None)
+
+
+def read_predictions(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Captions by image id from a file in COCO's result format.
+
+    Raises:
+        DataError: the file has another form.
+    """
+    rows = read_json(path)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "image_id" in row for row in rows):
+        raise DataError(f"{Path(path)}: expected a list of {{image_id, caption}}, as COCO results are")
+    return {str(row["image_id"]): str(row.get("caption", "")) for row in rows}

@@ -1,0 +1,137 @@
+"""The folder of one run: what is in it, whether it can be used, and the model directories it leaves behind.
+
+RUN/
+  config.yaml, environment.json, vocab.json, samples.json   what the run is
+  log.jsonl, tensorboard/                                   how it goes
+  predictions/                                              captions of the validation split, epoch by epoch
+  checkpoints/                                              to go on from
+  best/, last/                                              model directories: best validation CIDEr, and the newest
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xlan import __version__
+from xlan.errors import TrainingError
+from xlan.model.build import build_model
+from xlan.model.spec import Spec
+from xlan.pretrained import save_pretrained
+from xlan.text.vocab import Vocabulary
+from xlan.training.checkpoint import Checkpoint, CheckpointFolder, load_checkpoint
+from xlan.training.distributed import World
+
+
+class RunFolder:
+    """Paths of a run.
+
+    Args:
+        path: the folder; it need not exist yet.
+        keep: how many checkpoints are kept.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, keep: int = 2) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.vocabulary = self.path / "vocab.json"
+        self.samples = self.path / "samples.json"
+        self.log = self.path / "log.jsonl"
+        self.predictions = self.path / "predictions"
+        self.best = self.path / "best"
+        self.last = self.path / "last"
+        self.checkpoints = CheckpointFolder(self.path / "checkpoints", keep=keep)
+
+    def prediction_file(self, split: str, epoch: int) -> Path:
+        """Captions of a split after `epoch`, counted from 0."""
+        return self.predictions / f"{split}-epoch-{epoch + 1:03d}.json"
+
+    def find_checkpoint(self, resume_from: str | None) -> Checkpoint | None:
+        """The checkpoint to go on from, or None to start.
+
+        Args:
+            resume_from: None refuses a folder that holds a run; `auto` takes the newest complete checkpoint, if any;
+                anything else is the path of a checkpoint.
+
+        Raises:
+            TrainingError: there is a run and nobody said what to do with it, or all its checkpoints are damaged.
+            DataError: the checkpoint named is damaged.
+        """
+        if resume_from is None:
+            if self.config.exists():
+                raise TrainingError(
+                    f"{self.path}: holds a run already; go on with it (--resume auto) or choose another (output=…)"
+                )
+            return None
+        if resume_from != "auto":
+            return load_checkpoint(resume_from)
+        newest = self.checkpoints.newest()
+        if newest is None and self.checkpoints.names():
+            raise TrainingError(f"{self.path}: none of its checkpoints is whole; start in another folder (output=…)")
+        return None if newest is None else load_checkpoint(newest)
+
+    def claim(self, world: World) -> None:
+        """Make the folder and make sure that it can be written; every process takes part.
+
+        Raises:
+            TrainingError: it cannot.
+        """
+        problem: TrainingError | None = None
+        if world.is_main:
+            try:
+                self.predictions.mkdir(parents=True, exist_ok=True)
+                probe = self.path / ".writable"
+                probe.touch()
+                probe.unlink()
+            except OSError as error:
+                reason = error.strerror or error
+                problem = TrainingError(f"{self.path}: cannot be written: {reason}; choose another folder (output=…)")
+        problem = world.broadcast(problem)
+        if problem is not None:
+            raise problem
+
+
+def save_model(
+    directory: Path, tensors: Mapping[str, Any], spec: Spec, vocabulary: Vocabulary, *, card: str, world: World
+) -> None:
+    """Write a model directory from whole weights; every process takes part.
+
+    Raises:
+        TrainingError: it could not be written (on every process).
+    """
+    problem: TrainingError | None = None
+    if world.is_main:
+        model = build_model(spec)
+        model.load_state_dict(dict(tensors))
+        try:
+            save_pretrained(directory, model, vocabulary, card=card)
+        except OSError as error:
+            problem = TrainingError(f"{directory}: the model could not be written: {error.strerror or error}")
+    problem = world.broadcast(problem)
+    if problem is not None:
+        raise problem
+
+
+def model_card(
+    *, name: str, stage: str, epochs: int, split: str, scores: Mapping[str, float], config: Mapping[str, Any]
+) -> str:
+    """The text that goes with a trained model: what it is, how good, and the configuration that made it."""
+    how = "cross-entropy" if stage == "xe" else "self-critical training with CIDEr-D"
+    rows = "".join(f"| {metric} | {value:.4f} |\n" for metric, value in scores.items())
+    table = f"\nOn the validation split `{split}`:\n\n| metric | score |\n|---|---|\n{rows}" if rows else ""
+    return (
+        f"# {name}\n\nTrained with xlan {__version__}: {how}, {epochs} epoch(s).\n{table}\n"
+        f"## Configuration\n\n```json\n{json.dumps(config, indent=2)}\n```\n"
+    )
+
+
+def vocabulary_hash(vocabulary: Vocabulary) -> str:
+    """Two vocabularies with the same hash give every word the same id."""
+    special = vocabulary.special
+    text = json.dumps([vocabulary.words, special.pad, special.bos, special.eos, special.unk])
+    return hashlib.sha256(text.encode()).hexdigest()
