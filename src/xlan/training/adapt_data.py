@@ -47,7 +47,9 @@ def caption_words(pictures: Sequence[Picture], *, size: int) -> list[str]:
     counts: Counter[str] = Counter()
     for picture in pictures:
         counts.update(_words_of(picture))
-    words = [word for word, _ in counts.most_common() if word not in STOP_WORDS]
+    # Ties by spelling: a resumed run must find the same words in the same order.
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    words = [word for word in ranked if word not in STOP_WORDS]
     if len(words) < size:
         raise DataError(f"the captions have {len(words)} content words, fewer than the {size} asked for")
     return words[:size]

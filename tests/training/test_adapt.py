@@ -1,0 +1,295 @@
+"""Adaptation: targets, views, the pooled loss, and a run that stops and goes on as if it had not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from xlan.errors import DataError, TrainingError
+from xlan.training import adapt
+from xlan.training.adapt import Adaptation, AdaptSettings, WordModel, learning_rate_factor, mean_average_precision
+from xlan.training.adapt_data import (
+    WHOLE,
+    BoxLabels,
+    Loader,
+    View,
+    caption_words,
+    cell_targets,
+    random_view,
+    view_pixels,
+    word_targets,
+)
+from xlan.vision import efficientnet
+from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
+from xlan.vision.grid import GridExtractor
+from xlan.vision.sources import Picture
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "white": (240, 240, 240)}
+
+
+def spec() -> LiteSpec:
+    return LiteSpec("tiny", width=0.25, depth=0.25, input_size=32, head=24)
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Callable[[], EfficientNetLite]:
+    """Makes the same small network each time, its statistics set so that activations neither vanish nor grow."""
+    monkeypatch.setitem(efficientnet.SPECS, "tiny", spec())
+
+    def make() -> EfficientNetLite:
+        torch.manual_seed(3)
+        made = EfficientNetLite(spec())
+        norms = [module for module in made.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+        for norm in norms:
+            norm.momentum = 1.0
+        with torch.no_grad():
+            made(torch.randn(16, 3, 64, 64))
+        return made
+
+    return make
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Picture]:
+    """Plain coloured pictures, whose captions name the colour."""
+    made = []
+    for i in range(16):
+        name = list(COLOURS)[i % 4]
+        path = tmp_path / f"{i}.png"
+        Image.new("RGB", (32, 32), COLOURS[name]).save(path)
+        made.append(Picture(str(i), path.name, path, captions=(f"a {name} thing", f"the {name} square")))
+    return made
+
+
+def begin(
+    folder: Path, pictures: list[Picture], network: EfficientNetLite, *, boxes: BoxLabels | None = None, epochs: int = 3
+) -> Adaptation:
+    settings = AdaptSettings("tiny", input_size=32, words=4, epochs=epochs, batch=4, rate=1e-3, warmup=2, min_area=0.8)
+    return Adaptation(settings, train=pictures, val=pictures[:8], folder=folder, boxes=boxes, network=network)
+
+
+def test_words_are_content_words_by_frequency() -> None:
+    captions = [("A dog on the grass.", "dog running"), ("a dog",), ("grass and sky",)]
+    pictures = [Picture(str(i), "", Path(), captions=each) for i, each in enumerate(captions)]
+    assert caption_words(pictures, size=2) == ["dog", "grass"]
+    assert word_targets(pictures, ["dog", "grass"]).tolist() == [[1.0, 0.5], [1.0, 0.0], [0.0, 1.0]]
+    with pytest.raises(DataError, match="have 4 content words, fewer than the 9 asked for"):
+        caption_words(pictures, size=9)
+
+
+def test_boxes_are_read_and_checked(tmp_path: Path) -> None:
+    value = {"classes": ["cat", "dog"], "boxes": {"7": [[1, 0.9, 0, 0, 0.5, 1]], "8": []}}
+    plain, packed = tmp_path / "b.json", tmp_path / "b.json.gz"
+    plain.write_text(json.dumps(value))
+    packed.write_bytes(gzip.compress(json.dumps(value).encode()))
+    for path in (plain, packed):
+        labels = BoxLabels.load(path)
+        assert labels.classes == ("cat", "dog")
+        assert labels.boxes["7"].shape == (1, 6)
+        assert labels.boxes["8"].shape == (0, 6)
+    for wrong, message in (
+        ({"classes": ["cat"]}, "is not a file of boxes"),
+        ({"classes": ["cat"], "boxes": {"7": [[3, 1, 0, 0, 1, 1]]}}, "a class outside 0 to 0"),
+        ({"classes": ["cat"], "boxes": {"7": [[0, 1, 0]]}}, "is not a file of boxes"),
+    ):
+        plain.write_text(json.dumps(wrong))
+        with pytest.raises(DataError, match=message):
+            BoxLabels.load(plain)
+    packed.write_bytes(b"no gzip")
+    with pytest.raises(DataError, match="is not a file of boxes"):
+        BoxLabels.load(packed)
+
+
+def test_cells_know_what_covers_them() -> None:
+    boxes = np.array([[1, 1.0, 0.0, 0.0, 0.5, 1.0], [0, 0.1, 0.25, 0.0, 1.0, 0.5]], dtype=np.float32)
+    cells = cell_targets(boxes, WHOLE, classes=2, cells=2)
+    assert cells[1].tolist() == [[1, 0], [1, 0]]
+    assert np.allclose(cells[0], [[0.3, 0.6], [0, 0]])
+    mirrored = cell_targets(boxes, View(mirrored=True), classes=2, cells=2)
+    assert np.array_equal(mirrored, cells[:, :, ::-1])
+    right = cell_targets(boxes, View((0.5, 0, 1, 1)), classes=2, cells=2)
+    assert right[1].max() == 0
+
+
+@given(seed=st.integers(0, 1000), min_area=st.floats(0.1, 1))
+def test_views_lie_inside_the_picture(seed: int, min_area: float) -> None:
+    x0, y0, x1, y1 = random_view(np.random.default_rng(seed), min_area=min_area).box
+    assert 0 <= x0 < x1 <= 1 + 1e-9
+    assert 0 <= y0 < y1 <= 1 + 1e-9
+    assert (x1 - x0) * (y1 - y0) >= 0.8 * min_area  # a stretched crop loses what would stick out
+
+
+def test_a_mirrored_view_is_mirrored() -> None:
+    image = Image.new("RGB", (20, 20))
+    image.paste((255, 255, 255), (0, 0, 10, 20))
+    assert view_pixels(image, View(), 20)[10, 2].tolist() == [255, 255, 255]
+    assert view_pixels(image, View(mirrored=True), 20)[10, 2].tolist() == [0, 0, 0]
+    assert (view_pixels(image, View((0.5, 0, 1, 1)), 8) < 60).all()
+
+
+def test_batches_do_not_depend_on_where_one_begins(pictures: list[Picture]) -> None:
+    loader = Loader(pictures, size=16, seed=5)
+    whole = loader.training(batch=4, first_step=0)
+    batches = [next(whole) for _ in range(10)]
+    late = loader.training(batch=4, first_step=6)
+    for expected in batches[6:]:
+        got = next(late)
+        assert [sample.number for sample in got] == [sample.number for sample in expected]
+        assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(got, expected, strict=True))
+    epoch = sorted(sample.number for batch in batches[:4] for sample in batch)
+    assert epoch == list(range(16))
+
+
+def test_too_few_pictures_for_a_batch(pictures: list[Picture]) -> None:
+    with pytest.raises(DataError, match="16 training pictures are fewer than one batch of 17"):
+        Loader(pictures, size=16).training(batch=17, first_step=0)
+
+
+def test_a_broken_training_picture_is_named(pictures: list[Picture]) -> None:
+    pictures[0].path.write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"a picture of the dataset cannot be used: 0\.png: is not a picture"):
+        list(Loader(pictures, size=16).evaluation(batch=4))
+
+
+def test_votes_are_pooled_between_mean_and_maximum(network: Callable[[], EfficientNetLite]) -> None:
+    model = WordModel(network(), words=5).eval()
+    images = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    pooled, things = model(images)
+    votes = model.words(model.network(images).stride32).flatten(2)
+    assert things is None
+    assert (pooled >= votes.mean(dim=2) - 1e-6).all()
+    assert (pooled <= votes.amax(dim=2) + 1e-6).all()
+
+
+def test_only_the_upper_part_is_trained(network: Callable[[], EfficientNetLite]) -> None:
+    model = WordModel(network(), words=5, classes=2).train()
+    trained = {name for name, tensor in model.named_parameters() if tensor.requires_grad}
+    assert not any(name.startswith(("network.stem", "network.blocks.0.")) for name in trained)
+    assert {"network.head.conv.weight", "words.weight", "things.weight"} <= trained
+    before = model.network.head.norm.running_mean.clone()
+    model(torch.randn(2, 3, 32, 32))
+    assert torch.equal(model.network.head.norm.running_mean, before)
+
+
+@settings(max_examples=50, deadline=None)
+@given(warmup=st.integers(1, 20), total=st.integers(21, 200))
+def test_learning_rate_rises_then_falls(warmup: int, total: int) -> None:
+    factors = [learning_rate_factor(step, warmup=warmup, total=total) for step in range(total + 1)]
+    assert factors[:warmup] == sorted(factors[:warmup])
+    assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
+    assert max(factors) == 1
+    assert abs(factors[-1]) < 1e-9
+
+
+def test_average_precision_by_hand() -> None:
+    scores = np.array([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.7, 0.3, 0.0]], dtype=np.float32)
+    relevant = np.array([[True, True, False], [False, False, False], [True, False, False]])
+    # First word: hits at ranks 1 and 3 → (1 + 2/3) / 2; second: at rank 3 → 1/3; third has none.
+    assert mean_average_precision(scores, relevant) == pytest.approx(((1 + 2 / 3) / 2 + 1 / 3) / 2)
+    with pytest.raises(TrainingError, match="no validation caption mentions any of the words"):
+        mean_average_precision(scores, np.zeros_like(relevant))
+
+
+def test_a_run_learns_and_leaves_a_network(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    labels = BoxLabels(("a", "b"), {"0": np.array([[1, 1, 0, 0, 1, 1]], dtype=np.float32)})
+    run = begin(tmp_path / "run", pictures, network(), boxes=labels, epochs=6)
+    before = run.evaluate()
+    seen: list[dict[str, object]] = []
+    run.run(log_every=4, on_log=seen.append)
+    after = run.evaluate()
+    assert after["val_loss"] < before["val_loss"]
+    assert after["val_map"] > before["val_map"]
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert records == seen
+    assert [record["epoch"] for record in records if "epoch" in record] == list(range(1, 7))
+    assert json.loads((tmp_path / "run" / "words.json").read_text()) == run.words
+    extractor = GridExtractor.load(tmp_path / "run" / "vision.safetensors")
+    assert extractor.settings.input_size == 32
+    averaged = efficientnet.folded(run.averaged().network).head.conv.weight
+    assert torch.allclose(extractor.network.head.conv.weight, averaged, atol=1e-2)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    begin(tmp_path / "whole", pictures, network()).run(log_every=1)
+    begin(tmp_path / "parts", pictures, network()).run(log_every=1, until_step=5)
+    torch.rand(7)  # whatever else the process does with random numbers
+    second = begin(tmp_path / "parts", pictures, network())
+    assert (second.resumed, second.step) == (True, 5)
+    second.run(log_every=1)
+
+    def losses(folder: str) -> list[tuple[object, object]]:
+        lines = (tmp_path / folder / "log.jsonl").read_text().splitlines()
+        return [(r["step"], r.get("loss", r.get("val_map"))) for r in map(json.loads, lines)]
+
+    assert losses("parts") == losses("whole")
+    for name in ("checkpoint.safetensors", "vision.safetensors"):
+        a, b = (load(tmp_path / folder / name) for folder in ("whole", "parts"))
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def load(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def test_what_a_killed_run_logged_too_far_is_dropped(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    begin(tmp_path, pictures, network()).run(log_every=1, until_step=3)
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"step": 9, "loss": 1}\n')
+    begin(tmp_path, pictures, network())
+    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3]
+
+
+def test_an_interrupt_saves(
+    tmp_path: Path,
+    pictures: list[Picture],
+    network: Callable[[], EfficientNetLite],
+) -> None:
+    def interrupt(record: dict[str, object]) -> None:
+        if record["step"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(tmp_path, pictures, network()).run(log_every=1, on_log=interrupt)
+    assert begin(tmp_path, pictures, network()).step == 2
+
+
+def test_other_settings_or_captions_are_not_resumed(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    begin(tmp_path, pictures, network()).run(until_step=1)
+    with pytest.raises(TrainingError, match=r"other settings \(epochs was 3, is 5\); choose another folder"):
+        begin(tmp_path, pictures, network(), epochs=5)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"damaged")
+    with pytest.raises(TrainingError, match="cannot be resumed from"):
+        begin(tmp_path, pictures, network())
+
+
+def test_a_loss_that_is_no_number_stops_the_run(
+    tmp_path: Path,
+    pictures: list[Picture],
+    network: Callable[[], EfficientNetLite],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = begin(tmp_path, pictures, network())
+    monkeypatch.setattr(adapt, "normalise", lambda pixels: torch.full((len(pixels), 3, 32, 32), torch.nan))
+    with pytest.raises(TrainingError, match=r"the loss is nan at step 0; lower --rate"):
+        run.run()
