@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from xlan import __version__
-from xlan.cli import adapt, data, features, import_checkpoint, report, train
+from xlan.cli import adapt, compare, data, evaluate, features, import_checkpoint, metrics, report, submit, train
 from xlan.errors import XlanError
 
 app = typer.Typer(
@@ -42,11 +42,15 @@ def _options(
 
 
 app.command("adapt")(adapt.adapt)
+app.command("compare")(compare.compare)
+app.command("evaluate")(evaluate.evaluate)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 app.command("report")(report.report)
+app.command("submit")(submit.submit)
 app.command("train")(train.train)
 app.add_typer(data.app, name="data")
 app.add_typer(features.app, name="features")
+app.add_typer(metrics.app, name="metrics")
 
 
 def main() -> None:

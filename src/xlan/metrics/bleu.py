@@ -47,20 +47,15 @@ class BleuParts(NamedTuple):
     closest: Ints
 
     def corpus(self, weights: Ints | None = None) -> Floats:
-        """`[4]` corpus scores, counting image i `weights[i]` times (a bootstrap sample), or once."""
-        times = np.ones(self.lengths.size, dtype=np.int64) if weights is None else weights
-        return _combine(
-            (self.matched @ times)[:, None],
-            (self.guessed @ times)[:, None],
-            np.array([self.lengths @ times]),
-            np.array([self.closest @ times]),
-        )[:, 0]
+        """`[4, S]` corpus scores of S samples; sample s counts image i `weights[i, s]` times (None: once, S = 1)."""
+        times = np.ones((self.lengths.size, 1), dtype=np.int64) if weights is None else weights
+        return _combine(self.matched @ times, self.guessed @ times, self.lengths @ times, self.closest @ times)
 
 
 def bleu(ngrams: CorpusNgrams) -> Bleu:
     """Score a corpus."""
     parts = bleu_parts(ngrams)
-    return Bleu(parts.corpus(), _combine(parts.matched, parts.guessed, parts.lengths, parts.closest))
+    return Bleu(parts.corpus()[:, 0], _combine(parts.matched, parts.guessed, parts.lengths, parts.closest))
 
 
 def bleu_parts(ngrams: CorpusNgrams) -> BleuParts:

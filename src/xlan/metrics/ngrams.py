@@ -6,9 +6,9 @@ Nothing is hashed, so two n-grams never share a name. BLEU and CIDEr read the sa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from xlan.errors import MetricError
 ORDERS = 4
 
 Ints = npt.NDArray[np.int64]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,7 @@ class CorpusNgrams:
         return int(self.hypothesis_lengths.size)
 
     @classmethod
-    def from_texts(
-        cls, references: Mapping[Hashable, Sequence[str]], hypotheses: Mapping[Hashable, str]
-    ) -> CorpusNgrams:
+    def from_texts(cls, references: Mapping[Key, Sequence[str]], hypotheses: Mapping[Key, str]) -> CorpusNgrams:
         """Count tokenised captions; images are numbered in the order of `hypotheses`."""
         check_pairs(references, hypotheses)
         several = [references[key] for key in hypotheses]
@@ -92,7 +91,7 @@ class CorpusNgrams:
         )
 
 
-def check_pairs(references: Mapping[Hashable, Sequence[str]], hypotheses: Mapping[Hashable, str]) -> None:
+def check_pairs(references: Mapping[Key, Sequence[str]], hypotheses: Mapping[Key, str]) -> None:
     """Every hypothesis has at least one reference, and there is at least one hypothesis.
 
     Raises:

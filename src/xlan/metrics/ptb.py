@@ -12,8 +12,7 @@ as if the next line began like most captions do (`FOLLOWING`); pass the real one
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from xlan.metrics.ptb_rules import (
     CAPITAL_ABBREVIATIONS,
@@ -31,8 +30,6 @@ from xlan.metrics.ptb_rules import (
 
 FOLLOWING = "A man"
 PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
-
-Key = TypeVar("Key")
 
 _SPACE = re.compile(r"\s+")
 _CHUNK = re.compile(r"\S+")
@@ -146,8 +143,3 @@ def _next_token(text: str, position: int) -> tuple[int, tuple[str, ...]]:
 def tokenize(caption: str, *, following: str = FOLLOWING) -> str:
     """The words of `caption`, joined by single spaces: what every metric but SPICE counts."""
     return " ".join([token for token in scan(caption, following=following) if token not in PUNCTUATION])
-
-
-def tokenize_all(captions: Mapping[Key, Iterable[str]]) -> dict[Key, list[str]]:
-    """`tokenize` for every caption of every image."""
-    return {key: [tokenize(caption) for caption in several] for key, several in captions.items()}

@@ -6,18 +6,18 @@ captions are split at single spaces, so that an empty caption is one empty word.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from xlan.metrics.ngrams import check_pairs
+from xlan.metrics.ngrams import Key, check_pairs
 
 BETA = 1.2
 
 
 def rouge_l(
-    references: Mapping[Hashable, Sequence[str]], hypotheses: Mapping[Hashable, str]
+    references: Mapping[Key, Sequence[str]], hypotheses: Mapping[Key, str]
 ) -> tuple[float, npt.NDArray[np.float64]]:
     """Mean over images, and the score `[I]` of each image in the order of `hypotheses`, from tokenised captions."""
     check_pairs(references, hypotheses)

@@ -1,0 +1,131 @@
+"""`xlan compare`: two sets of captions against the same references."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from xlan.cli.evaluate import CORENLP_HELP, METRICS_HELP, REFERENCES_HELP, SPLIT_HELP, SUBSET_HELP
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xlan.metrics.bootstrap import Comparison, ImageDifference
+    from xlan.metrics.report import Report
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="Captions A: a COCO result file.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Captions B: a COCO result file.", show_default=False)],
+    references: Annotated[Path, typer.Argument(help=REFERENCES_HELP, show_default=False)],
+    metrics: Annotated[str, typer.Option("--metrics", metavar="NAMES", help=METRICS_HELP)] = "bleu,meteor,rouge,cider",
+    require: Annotated[
+        list[str],
+        typer.Option("--require", metavar="NAME", help="Fail unless this metric can be computed; may be repeated."),
+    ] = [],  # noqa: B006
+    samples: Annotated[int, typer.Option("--samples", min=10, max=1_000_000, help="Bootstrap samples.")] = 2000,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the bootstrap.")] = 0,
+    confidence: Annotated[
+        float, typer.Option("--confidence", min=0.5, max=0.999, help="Coverage of the interval.")
+    ] = 0.95,
+    images: Annotated[
+        int, typer.Option("--images", min=0, help="How many of the images that differ most to show.")
+    ] = 10,
+    by: Annotated[
+        str, typer.Option("--by", metavar="SCORE", help="The score by which images differ, for instance CIDEr.")
+    ] = "CIDEr",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, at full precision.")] = False,
+    split: Annotated[str | None, typer.Option("--split", help=SPLIT_HELP)] = None,
+    subset: Annotated[bool, typer.Option("--subset", help=SUBSET_HELP)] = False,
+    corenlp: Annotated[Path | None, typer.Option("--corenlp", metavar="FOLDER", help=CORENLP_HELP)] = None,
+) -> None:
+    """Compare two sets of captions: scores, difference B − A, bootstrap interval and p-value, and where they differ.
+
+    Images are drawn again and again with replacement, the same for both, so that easy images help both alike.
+    """
+    from rich.console import Console
+
+    from xlan.cli.evaluate import metric_progress, split_names
+    from xlan.errors import MetricError
+    from xlan.metrics.bootstrap import compare as compare_reports
+    from xlan.metrics.bootstrap import largest_differences
+    from xlan.metrics.coco import load_references, load_results, pair
+    from xlan.metrics.report import evaluate
+
+    found = load_references(references, split=split)
+    reports: list[Report] = []
+    for name, path in (("A", first), ("B", second)):
+        captions, wanted = pair(load_results(path), found, subset=subset)
+        with metric_progress(f"scoring {name}") as progress:
+            reports.append(
+                evaluate(
+                    captions,
+                    wanted,
+                    metrics=split_names(metrics),
+                    require=require,
+                    corenlp=corenlp,
+                    progress=progress,
+                )
+            )
+    a, b = reports
+    spelled = {name.lower(): name for name in a.scores}
+    if images and by.lower() not in spelled:
+        raise MetricError(f"--by takes one of the scores that were asked for ({', '.join(a.scores)}), got {by!r}")
+    outcome = compare_reports(a, b, samples=samples, seed=seed, confidence=confidence)
+    differ = largest_differences(a, b, metric=spelled[by.lower()], count=images) if images else []
+    if as_json:
+        typer.echo(json.dumps(_as_json(outcome, differ, samples, seed, confidence), indent=2, ensure_ascii=False))
+    else:
+        _print(Console(highlight=False), outcome, differ, f"{confidence:.0%}", spelled.get(by.lower(), by))
+
+
+def _as_json(
+    outcome: list[Comparison], differ: list[ImageDifference], samples: int, seed: int, confidence: float
+) -> dict[str, Any]:
+    scores = {
+        item.name: {
+            "A": item.first,
+            "B": item.second,
+            "difference": item.difference,
+            **(
+                {"reason": item.reason}
+                if item.difference is None
+                else {"low": item.low, "high": item.high, "p": item.p_value}
+            ),
+        }
+        for item in outcome
+    }
+    images = [
+        {"image_id": d.image, "A": d.first, "B": d.second, "caption_A": d.first_caption, "caption_B": d.second_caption}
+        for d in differ
+    ]
+    return {"samples": samples, "seed": seed, "confidence": confidence, "scores": scores, "images": images}
+
+
+def _print(
+    console: Console, outcome: list[Comparison], differ: list[ImageDifference], confidence: str, by: str
+) -> None:
+    from rich.table import Table
+
+    table = Table("metric", "A", "B", "B − A", f"{confidence} interval", "p")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for item in outcome:
+        if item.difference is None:
+            table.add_row(item.name, "not computed", "", "", item.reason, "", style="yellow")
+        else:
+            interval = f"{item.low:+.4f} … {item.high:+.4f}"
+            clear = "bold" if item.low > 0 or item.high < 0 else None
+            table.add_row(
+                item.name, f"{item.first:.4f}", f"{item.second:.4f}", f"{item.difference:+.4f}", interval,
+                f"{item.p_value:.4f}", style=clear,
+            )  # fmt: skip
+    console.print(table)
+    if differ:
+        worst = Table("image", "B − A", "captions", title=f"where they differ most ({by})")
+        for d in differ:
+            worst.add_row(str(d.image), f"{d.second - d.first:+.3f}", f"A: {d.first_caption}\nB: {d.second_caption}")
+        console.print(worst)

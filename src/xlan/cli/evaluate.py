@@ -1,0 +1,169 @@
+"""`xlan evaluate`: captions against references, by the COCO metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xlan.metrics.coco import References
+    from xlan.metrics.report import Report
+
+RESULTS_HELP = 'Captions to score: a COCO result file, [{"image_id": 42, "caption": "a dog"}, …].'
+REFERENCES_HELP = "Reference captions: COCO annotations or Karpathy's dataset JSON."
+METRICS_HELP = "Which metrics, separated by commas: bleu, meteor, rouge, cider, spice, spice-spacy."
+DEFAULT_METRICS = "bleu,meteor,rouge,cider,spice"
+SPLIT_HELP = "Score this split of a Karpathy file (default: the one the captions are from)."
+SUBSET_HELP = "Score the images that have a caption even if others have none."
+CORENLP_HELP = "Folder with the CoreNLP 3.6.0 jars that SPICE needs (see: xlan metrics setup-spice)."
+
+_STATISTICS = {
+    "captions": ("captions", "{:,}"),
+    "empty": ("empty captions", "{:,}"),
+    "mean_length": ("mean length in words", "{:.2f}"),
+    "shortest": ("shortest", "{}"),
+    "longest": ("longest", "{}"),
+    "vocabulary": ("different words", "{:,}"),
+    "distinct": ("different captions", "{:.1%}"),
+    "novel": ("not said in the training captions", "{:.1%}"),
+    "bad_endings": ("end on a, the, of, …", "{:.1%}"),
+    "repeated_word": ("say a word twice in a row", "{:.1%}"),
+    "repeated_2": ("repeat two words", "{:.1%}"),
+    "repeated_3": ("repeat three words", "{:.1%}"),
+    "repeated_4": ("repeat four words", "{:.1%}"),
+}
+
+
+def evaluate(
+    results: Annotated[Path, typer.Argument(help=RESULTS_HELP, show_default=False)],
+    references: Annotated[Path, typer.Argument(help=REFERENCES_HELP, show_default=False)],
+    metrics: Annotated[str, typer.Option("--metrics", metavar="NAMES", help=METRICS_HELP)] = DEFAULT_METRICS,
+    require: Annotated[
+        list[str],
+        typer.Option("--require", metavar="NAME", help="Fail unless this metric can be computed; may be repeated."),
+    ] = [],  # noqa: B006
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print scores as JSON (full precision, null for what was not computed).")
+    ] = False,
+    per_image: Annotated[
+        Path | None,
+        typer.Option("--per-image", metavar="FILE", help="Also write the scores of every image, a JSON object a line."),
+    ] = None,
+    split: Annotated[str | None, typer.Option("--split", help=SPLIT_HELP)] = None,
+    subset: Annotated[bool, typer.Option("--subset", help=SUBSET_HELP)] = False,
+    training: Annotated[
+        Path | None,
+        typer.Option(
+            "--training",
+            metavar="FILE",
+            help="Training captions, to tell novel captions (default: the train split of REFERENCES, if it has one).",
+        ),
+    ] = None,
+    corenlp: Annotated[Path | None, typer.Option("--corenlp", metavar="FOLDER", help=CORENLP_HELP)] = None,
+    spacy_model: Annotated[
+        str | None, typer.Option("--spacy-model", help="Parser model of spice-spacy (default: en_core_web_sm).")
+    ] = None,
+) -> None:
+    """Score captions with BLEU, METEOR, ROUGE-L, CIDEr and SPICE, as the official COCO scorer does.
+
+    Scores are from 0 to 1 (CIDEr may be larger), as the official code prints them. A metric that cannot run here is
+    shown as "not computed", with the reason.
+    """
+    from rich.console import Console
+
+    from xlan.metrics import report as reports
+    from xlan.metrics.coco import load_references, load_results, pair
+
+    found = load_references(references, split=split)
+    captions, wanted = pair(load_results(results), found, subset=subset)
+    with metric_progress("scoring") as progress:
+        report = reports.evaluate(
+            captions,
+            wanted,
+            metrics=split_names(metrics),
+            require=require,
+            corenlp=corenlp,
+            spacy_model=spacy_model,
+            known=_known(training, load_references(references) if split else found, wanted),
+            progress=progress,
+        )
+    if per_image is not None:
+        _write_lines(per_image, report)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    for line in report.warnings:
+        errors.print(f"note: {line}", markup=False)
+    if as_json:
+        for score in report.scores.values():
+            if score.value is None:
+                errors.print(f"{score.name} not computed: {score.reason}", markup=False)
+        typer.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _print(Console(highlight=False), report)
+
+
+def split_names(text: str) -> list[str]:
+    """`"bleu, cider"` → `["bleu", "cider"]`."""
+    return [name.strip().lower() for name in text.split(",") if name.strip()]
+
+
+@contextlib.contextmanager
+def metric_progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error that is moved by (step, done, total)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda step, done, total: bar.update(task, description=f"{what}: {step}", completed=done, total=total)
+
+
+def _known(training: Path | None, references: References, scored: Collection[int | str]) -> frozenset[str] | None:
+    """Tokenised training captions: from their own file, else from the train split of the references."""
+    from xlan.metrics.coco import load_references
+    from xlan.metrics.stats import known_captions
+
+    if training is not None:
+        file = load_references(training)
+        chosen = [key for key in file.captions if not file.splits or file.splits[key] in ("train", "restval")]
+        return known_captions(text for key in chosen for text in file.captions[key])
+    chosen = [key for key, split in references.splits.items() if split in ("train", "restval")]
+    if not chosen or set(chosen) & set(scored):
+        return None
+    return known_captions(text for key in chosen for text in references.captions[key])
+
+
+def _write_lines(path: Path, report: Report) -> None:
+    from xlan.files import write_text
+
+    lines = (json.dumps(record, ensure_ascii=False) for record in report.per_image())
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _print(console: Console, report: Report) -> None:
+    from rich.table import Table
+
+    scores = Table("metric", "score", "×100", "", title=f"{len(report.images):,} images")
+    for column in (1, 2):
+        scores.columns[column].justify = "right"
+    for score in report.scores.values():
+        if score.value is None:
+            scores.add_row(score.name, "not computed", "", score.reason, style="yellow")
+        else:
+            scores.add_row(score.name, f"{score.value:.4f}", f"{100 * score.value:.1f}", score.label)
+    console.print(scores)
+    facts = Table("captions", "", title="the captions themselves", show_header=False)
+    facts.columns[1].justify = "right"
+    for name, value in report.statistics.as_dict().items():
+        if value is not None:
+            title, form = _STATISTICS[name]
+            facts.add_row(title, form.format(value))
+    console.print(facts)

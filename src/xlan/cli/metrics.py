@@ -1,0 +1,47 @@
+"""`xlan metrics`: what the metrics and the reward need, made ready once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xlan.cli.setup_spice import setup_spice
+
+app = typer.Typer(help="Make ready what the metrics and the reward need.", no_args_is_help=True)
+app.command("setup-spice")(setup_spice)
+
+
+@app.command("build-df")
+def build_df(
+    captions: Annotated[
+        Path,
+        typer.Argument(help="Training captions: Karpathy's dataset JSON or COCO annotations.", show_default=False),
+    ],
+    vocabulary: Annotated[Path, typer.Argument(help="vocab.json of the model to train.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The table to write, for instance df.safetensors.", show_default=False)],
+    split: Annotated[str, typer.Option("--split", help="Which split of the captions to count.")] = "train",
+    end: Annotated[
+        bool,
+        typer.Option(
+            "--end/--no-end",
+            help="Count the end of a sentence as a word. Without it, models trained on the reward learn to stop early.",
+        ),
+    ] = True,
+) -> None:
+    """Count in how many training images each n-gram occurs: the table behind the CIDEr-D reward."""
+    from xlan.data.captions import load_captions
+    from xlan.metrics.docfreq import DocumentFrequencies
+    from xlan.text.vocab import Vocabulary
+
+    words = Vocabulary.load(vocabulary)
+    images = load_captions(captions).split(split)
+    table = DocumentFrequencies.build(
+        ([words.encode(caption) for caption in image.words] for image in images),
+        vocabulary_size=len(words),
+        end_id=words.special.eos,
+        includes_end=end,
+    )
+    table.save(out)
+    typer.echo(f"{out}: {table.describe()}")

@@ -1,0 +1,137 @@
+"""Is one model better than another, or were its images kinder? A paired bootstrap over images.
+
+Images are drawn again with replacement, the same draw for both models, and both are scored on the draw (Koehn, 2004).
+BLEU is computed anew from the counts of the drawn images. The other scores are averages over images; so is METEOR
+here, although its corpus score is not quite the average of the images'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from xlan.errors import MetricError
+from xlan.metrics.coco import ImageId
+from xlan.metrics.report import METRICS, Report
+
+Floats = npt.NDArray[np.float64]
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sets of captions by one metric.
+
+    Attributes:
+        name: the metric.
+        first: score of the first set, None when it was not computed.
+        second: score of the second set, None when it was not computed.
+        low: lower end of the interval of `second − first`.
+        high: upper end of it.
+        p_value: chance of a difference at least this clear between equally good models, two-sided.
+        reason: why there is nothing to compare, or empty.
+    """
+
+    name: str
+    first: float | None
+    second: float | None
+    low: float = float("nan")
+    high: float = float("nan")
+    p_value: float = float("nan")
+    reason: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """`second − first`, None when one of them was not computed."""
+        return None if self.first is None or self.second is None else self.second - self.first
+
+
+class ImageDifference(NamedTuple):
+    """An image on which two captions score differently."""
+
+    image: ImageId
+    first_caption: str
+    second_caption: str
+    first: float
+    second: float
+
+
+def compare(
+    first: Report, second: Report, *, samples: int = 2000, seed: int = 0, confidence: float = 0.95
+) -> list[Comparison]:
+    """Compare two reports on the same images, metric by metric.
+
+    Args:
+        first: scores of the first set of captions.
+        second: scores of the second set; differences are second − first.
+        samples: how many times to draw.
+        seed: of the draws; the same seed gives the same answer.
+        confidence: coverage of the interval.
+
+    Raises:
+        MetricError: the reports are of different images, or a number is out of range.
+    """
+    if first.images != second.images:
+        raise MetricError("a paired comparison needs both sets to caption the same images")
+    if samples < 10 or not 0 < confidence < 1:
+        raise MetricError(f"expected at least 10 samples and a confidence between 0 and 1, got {samples}, {confidence}")
+    names = [name for name in first.scores if name in second.scores]
+    drawn = _differences(first, second, names, samples, seed)
+    return [_summarise(first, second, name, drawn.get(name), confidence) for name in names]
+
+
+def largest_differences(first: Report, second: Report, *, metric: str, count: int) -> list[ImageDifference]:
+    """The images on which the two sets differ most by a metric, most different first."""
+    a, b = first.scores[metric].images, second.scores[metric].images
+    if a is None or b is None:
+        return []
+    order = np.argsort(-np.abs(b - a), kind="stable")[:count]
+    return [
+        ImageDifference(first.images[i], first.captions[i], second.captions[i], float(a[i]), float(b[i]))
+        for i in order
+        if a[i] != b[i]
+    ]
+
+
+def _draws(images: int, samples: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+    """How often each image is drawn in each sample, `[I, S]` for a few samples at a time."""
+    random = np.random.default_rng(seed)
+    for start in range(0, samples, _AT_ONCE):
+        several = min(_AT_ONCE, samples - start)
+        picked = random.integers(0, images, size=(several, images)) + np.arange(several)[:, None] * images
+        yield np.bincount(picked.ravel(), minlength=several * images).reshape(several, images).T
+
+
+def _differences(first: Report, second: Report, names: list[str], samples: int, seed: int) -> dict[str, Floats]:
+    """`second − first` of every sample, by metric."""
+    images = len(first.images)
+    per_image: dict[str, Floats] = {}
+    for name in names:
+        a, b = first.scores[name].images, second.scores[name].images
+        if a is not None and b is not None and name not in METRICS["bleu"]:
+            per_image[name] = b - a
+    found: dict[str, list[Floats]] = {name: [] for name in names}
+    for weights in _draws(images, samples, seed):
+        for name, difference in per_image.items():
+            found[name].append(difference @ weights / images)
+        if first.bleu is not None and second.bleu is not None:
+            for name, row in zip(
+                METRICS["bleu"], second.bleu.corpus(weights) - first.bleu.corpus(weights), strict=True
+            ):
+                found[name].append(row)
+    return {name: np.concatenate(rows) for name, rows in found.items() if rows}
+
+
+def _summarise(first: Report, second: Report, name: str, drawn: Floats | None, confidence: float) -> Comparison:
+    a, b = first.scores[name], second.scores[name]
+    if drawn is None:
+        return Comparison(name, a.value, b.value, reason=a.reason or b.reason)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    # The observed difference counts as one draw, so that no finite number of draws gives a p-value of 0.
+    sided = (min(int((drawn <= 0).sum()), int((drawn >= 0).sum())) + 1) / (drawn.size + 1)
+    return Comparison(name, a.value, b.value, float(low), float(high), min(1.0, 2 * sided))

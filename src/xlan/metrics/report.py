@@ -1,0 +1,255 @@
+"""Captions + references → scores, each a number or the reason why there is none.
+
+Every metric is in one table here. A metric that cannot run (something is not installed, Java fails, …) is "not
+computed" with one line saying why: it never becomes 0, and nothing else is put in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from xlan.errors import MetricError, XlanError
+from xlan.metrics.bleu import BleuParts, bleu, bleu_parts
+from xlan.metrics.cider import cider
+from xlan.metrics.coco import ImageId, some
+from xlan.metrics.ngrams import CorpusNgrams, check_pairs
+from xlan.metrics.ptb import tokenize
+from xlan.metrics.rouge import rouge_l
+from xlan.metrics.stats import CaptionFacts, Statistics, caption_facts, statistics
+
+# What a user asks for → the scores it gives, in the order they are printed.
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "bleu": ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4"),
+    "meteor": ("METEOR",),
+    "rouge": ("ROUGE-L",),
+    "cider": ("CIDEr",),
+    "spice": ("SPICE",),
+    "spice-spacy": ("SPICE-spaCy",),
+}
+DEFAULT_METRICS = ("bleu", "meteor", "rouge", "cider", "spice")
+
+Floats = npt.NDArray[np.float64]
+Progress = Callable[[str, int, int], None]
+
+
+class Scorer(Protocol):
+    """What the metrics of other modules offer."""
+
+    def score(
+        self, references: Mapping[ImageId, Sequence[str]], hypotheses: Mapping[ImageId, str]
+    ) -> tuple[float, list[float]]:
+        """Corpus score, and the score of each image in the order of `hypotheses`."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric's outcome.
+
+    Attributes:
+        name: as it is printed ("BLEU-4").
+        value: corpus score, or None when it was not computed.
+        images: `[I]` score of each image, or None when it was not computed.
+        reason: why it was not computed, and what to do; empty when it was.
+        label: what the number depends on beyond the captions (a parser's name and version), or empty.
+    """
+
+    name: str
+    value: float | None
+    images: Floats | None = None
+    reason: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Scores of a set of captions.
+
+    Attributes:
+        images: image ids, in the order of the per-image scores.
+        captions: the tokenised captions, in the same order.
+        scores: metric name → outcome, in printing order.
+        statistics: facts of the captions.
+        facts: facts of each caption, in the same order.
+        warnings: what a reader of the numbers should know, a line each.
+        bleu: the sums behind BLEU when it was asked for (BLEU of a sample of images is not a mean).
+    """
+
+    images: list[ImageId]
+    captions: list[str]
+    scores: Mapping[str, Score]
+    statistics: Statistics
+    facts: list[CaptionFacts]
+    warnings: list[str] = field(default_factory=list)
+    bleu: BleuParts | None = None
+
+    def as_json(self) -> dict[str, float | None]:
+        """Score by name at full precision; None for what was not computed."""
+        return {name: score.value for name, score in self.scores.items()}
+
+    def per_image(self) -> Iterable[dict[str, Any]]:
+        """One record for each image: id, caption, scores (those that were computed) and facts."""
+        for i, image in enumerate(self.images):
+            computed = {s.name: float(s.images[i]) for s in self.scores.values() if s.images is not None}
+            facts = self.facts[i]
+            yield {
+                "image_id": image,
+                "caption": self.captions[i],
+                **computed,
+                "length": facts.length,
+                "bad_ending": facts.bad_ending,
+                "repeats_word": facts.repeats_word,
+                "repeated_ngrams": list(facts.repeated),
+                **({} if facts.novel is None else {"novel": facts.novel}),
+            }
+
+
+def evaluate(
+    results: Mapping[ImageId, str],
+    references: Mapping[ImageId, Sequence[str]],
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    require: Collection[str] = (),
+    corenlp: Path | None = None,
+    spacy_model: str | None = None,
+    known: Collection[str] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Score raw captions against raw references.
+
+    Args:
+        results: one caption for each image.
+        references: reference captions of at least the same images.
+        metrics: keys of `METRICS`.
+        require: keys of `METRICS` that must be computed: the first that cannot be raises its reason.
+        corenlp: folder with the CoreNLP jars, for SPICE.
+        spacy_model: parser model of SPICE-spaCy; its own default when None.
+        known: tokenised training captions (`stats.known_captions`), to tell novel captions.
+        progress: called with (step, done, total) as work goes on.
+
+    Raises:
+        MetricError: nothing to score, an unknown metric, or a required one that cannot run.
+    """
+    wanted = _check_names([*metrics, *require])
+    check_pairs(references, results)
+    tell = progress or _tell_nobody
+    total = len(wanted) + 1
+    tell("tokenizing", 0, total)
+    texts = _Texts(results, {image: list(references[image]) for image in results})
+    scorers: dict[str, Callable[[], Iterable[Score]]] = {
+        "bleu": texts.bleu,
+        "cider": texts.cider,
+        "rouge": texts.rouge,
+        "meteor": lambda: texts.outside("METEOR", _meteor, tokenised=True, required="meteor" in require),
+        "spice": lambda: texts.outside("SPICE", lambda: _spice(corenlp), required="spice" in require),
+        "spice-spacy": lambda: texts.outside(
+            "SPICE-spaCy", lambda: _spice_spacy(spacy_model), required="spice-spacy" in require
+        ),
+    }
+    scores: dict[str, Score] = {}
+    for done, name in enumerate(wanted, start=1):
+        tell(METRICS[name][0].removesuffix("-1"), done, total)
+        scores |= {score.name: score for score in scorers[name]()}
+    tell("done", total, total)
+    captions = list(texts.tokenised.values())
+    return Report(
+        images=list(texts.tokenised),
+        captions=captions,
+        scores=scores,
+        statistics=statistics(captions, known),
+        facts=[caption_facts(caption, known) for caption in captions],
+        warnings=_warnings(texts.tokenised, wanted),
+        bleu=bleu_parts(texts.ngrams) if "bleu" in wanted else None,
+    )
+
+
+def _tell_nobody(step: str, done: int, total: int) -> None:
+    pass
+
+
+class _Texts:
+    """The captions and references of one evaluation, raw and tokenised, and the metrics over them."""
+
+    def __init__(self, results: Mapping[ImageId, str], references: Mapping[ImageId, list[str]]) -> None:
+        self.results, self.references = results, references
+        self.tokenised = {image: tokenize(caption) for image, caption in results.items()}
+        self.tokenised_references = {
+            image: [tokenize(text) for text in several] for image, several in references.items()
+        }
+
+    @cached_property
+    def ngrams(self) -> CorpusNgrams:
+        return CorpusNgrams.from_texts(self.tokenised_references, self.tokenised)
+
+    def bleu(self) -> Iterable[Score]:
+        scores = bleu(self.ngrams)
+        for i, name in enumerate(METRICS["bleu"]):
+            yield Score(name, float(scores.corpus[i]), scores.images[i])
+
+    def cider(self) -> Iterable[Score]:
+        yield Score("CIDEr", *cider(self.ngrams))
+
+    def rouge(self) -> Iterable[Score]:
+        yield Score("ROUGE-L", *rouge_l(self.tokenised_references, self.tokenised))
+
+    def outside(
+        self, name: str, make: Callable[[], Scorer], *, required: bool, tokenised: bool = False
+    ) -> Iterable[Score]:
+        """Score with a metric of another module, which may be unable to run."""
+        try:
+            scorer = make()
+            if tokenised:
+                value, per_image = scorer.score(self.tokenised_references, self.tokenised)
+            else:
+                value, per_image = scorer.score(self.references, self.results)
+        except XlanError as error:
+            if required:
+                raise MetricError(f"{name} is required but cannot be computed: {error}") from error
+            yield Score(name, None, reason=str(error))
+        else:
+            images = np.asarray(per_image, dtype=np.float64)
+            yield Score(name, float(value), images, label=str(getattr(scorer, "label", "")))
+
+
+def _check_names(names: Sequence[str]) -> list[str]:
+    """The metrics asked for, each once, in printing order."""
+    for name in names:
+        if name not in METRICS:
+            raise MetricError(f"there is no metric {name!r}; choose from: {', '.join(METRICS)}")
+    if not names:
+        raise MetricError(f"no metric was asked for; choose from: {', '.join(METRICS)}")
+    return [name for name in METRICS if name in names]
+
+
+def _meteor() -> Scorer:
+    from xlan.metrics.meteor import Meteor
+
+    return Meteor()
+
+
+def _spice(corenlp: Path | None) -> Scorer:
+    from xlan.metrics.spice import Spice
+
+    return Spice(corenlp=corenlp)
+
+
+def _spice_spacy(model: str | None) -> Scorer:
+    from xlan.metrics.spice_spacy import SpiceSpacy
+
+    return SpiceSpacy() if model is None else SpiceSpacy(model=model)
+
+
+def _warnings(tokenised: Mapping[ImageId, str], wanted: Sequence[str]) -> list[str]:
+    empty = [image for image, caption in tokenised.items() if not caption]
+    lines = []
+    if empty:
+        lines.append(f"{len(empty):,} of {len(tokenised):,} captions are empty, and are scored as such: {some(empty)}")
+    if len(tokenised) == 1 and "cider" in wanted:
+        lines.append("CIDEr weighs words by how many images use them: of a single image it is always 0")
+    return lines
