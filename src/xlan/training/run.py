@@ -116,7 +116,7 @@ def _run(config: RunConfig, accelerator: Any, world: World, stop: StopRequest, r
     rewards: RewardPool | None = None
     try:
         if config.scst is not None:
-            scorer = cider_reward(data.train.reference_ids(), data.vocabulary.special)
+            scorer = cider_reward(data.train.reference_ids(), data.vocabulary)
             rewards = RewardPool(scorer, workers=config.scst.reward_workers)
         job = _job(config, accelerator, world, stop, folder=folder, data=data, model=model, log=log, rewards=rewards)
         if checkpoint is not None:
