@@ -34,6 +34,7 @@ from xlan.text.vocab import Vocabulary
 FORMAT = 1
 CONFIG, WEIGHTS, VOCAB, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 MAX_CONFIG_BYTES = 1 << 20
+DEFAULT_CARD = "# A captioning model\n\nMade with xlan; `config.json` has its numbers.\n"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def save_pretrained(
             weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
         vocabulary.save(temporary / VOCAB)
-        write_text(temporary / CARD, card or "# A captioning model\n\nMade with xlan; see config.json for its numbers.\n")
+        write_text(temporary / CARD, card or DEFAULT_CARD)
         files = {name: _fingerprint(temporary / name) for name in (WEIGHTS, VOCAB)}
         config = {"format": FORMAT, "model": spec_to_dict(model.spec), "files": files}
         write_json(temporary / CONFIG, config)

@@ -20,13 +20,15 @@ Image Captioning* (Pan, Yao, Li, Mei, CVPR 2020). The weights stay under the ter
 | vocabulary | {vocab_size:,} ids; one id (0) is start, end and padding |
 | region features | {feature_dim} wide (bottom-up attention) |
 
-The published X-LAN results were decoded with beam 3 and the earlier rule (`earlier`), those of X-Transformer with beam 2
+The published X-LAN results were decoded with beam 3 and the rule `earlier`, those of X-Transformer with beam 2
 and the released rule.
 """
 
 
 def import_checkpoint(
-    checkpoint: Annotated[Path, typer.Argument(help="The authors' caption_model_NN.pth, or the same names as .safetensors.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The authors' caption_model_NN.pth, or the same names as .safetensors.")
+    ],
     vocab: Annotated[Path, typer.Option("--vocab", help="Their vocabulary: a text file, one word a line.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model directory to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a model directory that is already there.")] = False,
@@ -50,7 +52,7 @@ def import_checkpoint(
     spec, weights = convert_released(read_checkpoint(checkpoint))
     if len(vocabulary) != spec.vocab_size:
         raise ModelError(
-            f"{vocab}: {len(vocabulary) - 1} words make {len(vocabulary)} ids, but the checkpoint has {spec.vocab_size}; "
+            f"{vocab}: {len(vocabulary) - 1} words make {len(vocabulary)} ids, the checkpoint has {spec.vocab_size}; "
             "give the vocabulary it was trained with"
         )
     with torch.device("meta"):

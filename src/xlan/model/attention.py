@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.errors import ShapeError
+from xlan.model.dropout import Dropout
 from xlan.model.overtime import LinearFunction
 
 
@@ -154,7 +155,7 @@ class ConventionalAttention(nn.Module):
         self.W_k = nn.Linear(region_dim, hidden_dim, bias=False)
         self.W_q = nn.Linear(query_dim, hidden_dim)
         self.W_a = nn.Linear(hidden_dim, 1, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
         """Keys go through `W_k`; values stay as they are: `[B, 1, N, ·]` each."""

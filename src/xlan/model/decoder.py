@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.model.attention import AttentionLayer, Projected
+from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded, real_positions
 from xlan.model.overtime import LinearFunction, OverTime
 from xlan.model.rows import RowGroups
@@ -103,15 +104,15 @@ class LSTMDecoder(nn.Module):
         self.dim = dim
         self.embed = nn.Embedding(vocab_size, dim)
         self.word_sigma = nn.Identity() if word_sigma is None else word_sigma
-        self.word_dropout = nn.Dropout(word_dropout)
+        self.word_dropout = Dropout(word_dropout)
         self.lstm = nn.LSTMCell(2 * dim if add_summary else 3 * dim, dim)
         self.attention = attention
         self.attended_linear = nn.Linear(2 * dim, dim) if project_attended else None
         self.attended_norm = nn.LayerNorm(dim) if project_attended else None
         self.context_linear = nn.Linear(2 * dim, 2 * dim)
         self.logits = nn.Linear(dim, vocab_size)
-        self.dropout = nn.Dropout(dropout)
-        self.logit_dropout = nn.Dropout(logit_dropout)
+        self.dropout = Dropout(dropout)
+        self.logit_dropout = Dropout(logit_dropout)
 
     def _words(self, tokens: Tensor) -> Tensor:
         words: Tensor = self.word_dropout(self.word_sigma(self.embed(tokens)))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from xlan.model.attention import masked_mean
+from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded, check_features
 from xlan.model.stack import XLinearStack
 
@@ -43,7 +44,7 @@ class XLANEncoder(nn.Module):
         self.feature_dim = feature_dim
         self.embed = nn.Linear(feature_dim, dim)
         self.sigma = nn.Identity() if sigma is None else sigma
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.stack = stack
         self.W_G = nn.Linear(dim * (1 + len(stack.layers)), dim)
         self.summary_norm = nn.LayerNorm(dim) if normalise_summary else nn.Identity()

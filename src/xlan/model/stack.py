@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from xlan.errors import ModelError
 from xlan.model.attention import blank_padding
+from xlan.model.dropout import Dropout
 from xlan.model.xlinear import XLinearAttention
 
 
@@ -33,7 +34,7 @@ class RegionUpdate(nn.Module):
     def __init__(self, dim: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.linear = nn.Linear(2 * dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, attended: Tensor, regions: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class StackLayer(nn.Module):
         self.block = block
         self.update_keys = update_keys
         self.update_values = update_values
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.model.attention import Projected, blank_padding, masked_mean
+from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded, check_features
 from xlan.model.rows import RowGroups
 from xlan.model.transformer_parts import (
@@ -36,7 +37,7 @@ class TransformerEncoderLayer(nn.Module):
         self.attention = attention
         self.norm = nn.LayerNorm(dim)
         self.feed_forward = feed_forward
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, regions: Tensor, mask: Tensor | None) -> Tensor:
         """`[B, N, D]` with region mask `[B, N]` → `[B, N, D]`."""
@@ -59,7 +60,7 @@ class TransformerEncoder(nn.Module):
         self.feature_dim = feature_dim
         self.embed = nn.Linear(feature_dim, dim)
         self.embed_norm = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.layers = layers
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Encoded:
@@ -90,7 +91,7 @@ class TransformerDecoderLayer(nn.Module):
         self.regions = regions
         self.regions_norm = nn.LayerNorm(dim)
         self.feed_forward = feed_forward
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -125,7 +126,7 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         self.word_input = WordInput(vocab_size, dim, dropout=word_dropout)
         self.layers = layers
-        self.logit_dropout = nn.Dropout(logit_dropout)
+        self.logit_dropout = Dropout(logit_dropout)
         self.logits = nn.Linear(dim, vocab_size)
 
     def _layers(self) -> list[TransformerDecoderLayer]:

@@ -21,6 +21,7 @@ from xlan.model.attention import (
     check_regions,
     spatial_softmax,
 )
+from xlan.model.dropout import Dropout
 from xlan.model.interface import real_positions
 from xlan.model.overtime import LinearFunction
 from xlan.model.rows import RowGroups
@@ -51,7 +52,7 @@ class WordInput(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(vocab_size, dim)
         self.norm = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
         """Ids `[R, L]`, the first of them at position `first` → `[R, L, D]`."""
@@ -74,7 +75,7 @@ class FeedForward(nn.Module):
         self.linear_in = nn.Linear(dim, hidden_dim)
         self.linear_out = nn.Linear(hidden_dim, dim)
         self.norm = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., D]` → `[..., D]`."""
@@ -99,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         self.W_k = nn.Linear(dim, dim)
         self.W_v = nn.Linear(dim, dim)
         self.W_o = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)

@@ -37,6 +37,7 @@ from xlan.model.attention import (
     spatial_softmax,
 )
 from xlan.model.bilinear import bilinear_hidden
+from xlan.model.dropout import Dropout
 from xlan.model.overtime import LinearFunction
 
 CELU_ALPHA = 1.3  # of the released code
@@ -119,7 +120,7 @@ class XLinearAttention(nn.Module):
         self.W_B = nn.Linear(self.head_dim, hidden_dim, bias=bias)  # Eq. 3
         self.W_b = nn.Linear(hidden_dim, 1, bias=bias)  # Eq. 3
         self.W_e = nn.Linear(hidden_dim, self.head_dim, bias=bias)  # Eq. 5
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def _split(self, x: Tensor) -> Tensor:
         """`[B, L, D_B]` → `[B, H, L, d]`."""

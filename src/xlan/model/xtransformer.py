@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.model.attention import Projected, masked_mean
+from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded, check_features
 from xlan.model.rows import RowGroups
 from xlan.model.stack import RegionUpdate, StackLayer
@@ -68,7 +69,7 @@ class XTransformerEncoder(nn.Module):
         self.embed = nn.Linear(feature_dim, dim)
         self.sigma = sigma
         self.embed_norm = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.layers = layers
         self.W_G = nn.Linear(dim * (1 + len(layers)), dim)
         self.summary_norm = nn.LayerNorm(dim)
@@ -116,7 +117,7 @@ class XTransformerDecoderLayer(nn.Module):
         self.query_norm = nn.LayerNorm(dim)
         self.update = update
         self.feed_forward = feed_forward
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -164,10 +165,10 @@ class XTransformerDecoder(nn.Module):
         self.word_input = WordInput(vocab_size, dim, dropout=word_dropout)
         self.query_of_image = nn.Sequential(nn.Linear(dim, dim), activation("celu"), nn.LayerNorm(dim))
         self.query_of_words = nn.Sequential(nn.Linear(dim, dim), activation("celu"), nn.LayerNorm(dim))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.layers = layers
         self.join = nn.Sequential(nn.Linear((1 + len(layers)) * dim, 2 * dim), nn.GLU(), nn.LayerNorm(dim))
-        self.logit_dropout = nn.Dropout(logit_dropout)
+        self.logit_dropout = Dropout(logit_dropout)
         self.logits = nn.Linear(dim, vocab_size)
 
     def start(self, encoded: Encoded, *, trace: bool = False) -> TransformerState:
