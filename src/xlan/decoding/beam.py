@@ -10,8 +10,9 @@ Rules (`beam_reference` says the same in plain Python, and tests hold the two to
   filled up with the next best; in the end the finished ones are ranked. This rule also suppresses the unknown word.
 - `max_length` counts emitted ids with `eos`. After that many steps hypotheses without `eos` are taken as they are, and
   compete with the finished ones.
-- Ties are broken by lower index: the lower beam first, then the lower id. Of hypotheses finished at different steps
-  with equal scores (earlier rule) the one finished first is ahead.
+- Ties are broken by lower index: the lower beam first, then the lower id (of two words of one beam whose sums round to
+  the same number, the likelier one). Of hypotheses finished at different steps with equal scores (earlier rule) the one
+  finished first is ahead.
 
 Cost: the first step computes one row per image, later steps only live beams of unfinished images. An image is finished
 when no live beam could change its result any more (log-probabilities only ever lower a score): under the released rule

@@ -77,7 +77,7 @@ def _search_one(
     left_the_beam: list[_Beam[StateT]] = []
 
     def best(some: list[_Beam[StateT]]) -> list[_Beam[StateT]]:
-        # Python's sort keeps the order of equals: lower beam, then lower id.
+        # Python's sort keeps the order of equals: lower beam, then likelier word, then lower id.
         return sorted(some, key=lambda beam: -beam.rank(length_penalty))[:width]
 
     for step in range(plan.max_length):
@@ -100,7 +100,7 @@ def _search_one(
 def _continuations(
     stepper: Stepper[EncodedT, StateT], beam: _Beam[StateT], plan: Plan, image: int
 ) -> list[_Beam[StateT]]:
-    """`beam` with every possible next word."""
+    """`beam` with every possible next word, from the likeliest on."""
     device = beam.state.device
     token = beam.ids[-1] if beam.ids else plan.special.bos
     log_probs, state = stepper.step(torch.tensor([token], device=device), beam.state)
@@ -109,9 +109,10 @@ def _continuations(
     log_probs = plan.apply(log_probs, prefix)
     if plan.required is not None:
         log_probs = plan.required(log_probs.clone(), prefix)
+    words = sorted(enumerate(log_probs[0].tolist()), key=lambda item: -item[1])
     return [
         _Beam((*beam.ids, word), (*beam.log_probs, value), beam.total + value, word == plan.special.eos, state)
-        for word, value in enumerate(log_probs[0].tolist())
+        for word, value in words
         if value > float("-inf")
     ]
 

@@ -37,7 +37,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """C possible words for each of L live beams, by ascending id: all `[L, C]`."""
+    """C possible words for each of L live beams, from the likeliest on (of equals, the lower id): all `[L, C]`."""
 
     token: Tensor
     rank: Tensor
@@ -65,7 +65,6 @@ class Selector:
         self._diversity = diversity
         self._length_penalty = length_penalty
         self._required = required
-        self._buffer: Tensor | None = None
 
     @property
     def places(self) -> int:
@@ -89,16 +88,15 @@ class Selector:
             log_probs: `[L, V]` of their next words, after the controls.
             step: number of words live beams have.
         """
-        scores = self._scores(slots.total.flatten()[live], log_probs)
         if self.groups == 1:
-            return self._choose_in_group(slots, 0, live, log_probs, scores, step)
+            return self._choose_in_group(slots, 0, live, log_probs, log_probs, step)
         counts = log_probs.new_zeros(slots.total.shape[0], log_probs.shape[1])
         choices: list[Choice] = []
         for group in range(self.groups):
             mine = ((live % self.places) // self._per_group == group).nonzero().squeeze(1)
             image = live[mine] // self.places
-            scores_here = scores[mine] - self._diversity * counts[image]
-            choice = self._choose_in_group(slots, group, live[mine], log_probs[mine], scores_here, step)
+            here = log_probs[mine]
+            choice = self._choose_in_group(slots, group, live[mine], here, here - self._diversity * counts[image], step)
             choices.append(choice)
             where, column = choice.grown.nonzero(as_tuple=True)
             said = choice.token[where, column]
@@ -106,29 +104,24 @@ class Selector:
         names = ("parent", "token", "log_prob", "used", "grown")
         return Choice(*(torch.cat([getattr(choice, name) for choice in choices], dim=1) for name in names))
 
-    def _scores(self, total: Tensor, log_probs: Tensor) -> Tensor:
-        """`log_probs` plus the score of their beam, in memory that is taken once for all steps."""
-        if self._buffer is None or len(self._buffer) < len(log_probs):
-            self._buffer = torch.empty_like(log_probs)
-        return torch.add(log_probs, total.unsqueeze(1), out=self._buffer[: len(log_probs)])
-
     def _choose_in_group(
-        self, slots: Slots, group: int, live: Tensor, log_probs: Tensor, scores: Tensor, step: int
+        self, slots: Slots, group: int, live: Tensor, log_probs: Tensor, worth: Tensor, step: int
     ) -> Choice:
+        """Choose for one group; `worth` (`[L, V]`) is what words count in the choice: log-probabilities, less costs."""
         images, size = slots.total.shape[0], self._per_group
         first = group * size
-        candidates = self._candidates(live, log_probs, scores, step)
+        candidates = self._candidates(slots.total.flatten()[live], live, log_probs, worth, step)
         width = candidates.token.shape[1]
         # A table of all beams: candidates of live ones at their places; a finished one has one candidate, itself.
         inner = live // self.places * size + live % self.places - first
         finished = slots.finished[:, first : first + size]
-        rank = scores.new_full((images * size, width), EMPTY)
+        rank = worth.new_full((images * size, width), EMPTY)
         own = slots.ranks(self._length_penalty)[:, first : first + size]
         rank[:, 0] = own.masked_fill(~finished, EMPTY).flatten()
         rank[inner] = candidates.rank
         token = live.new_zeros(images * size, width)
         token[inner] = candidates.token
-        log_prob = scores.new_zeros(images * size, width)
+        log_prob = worth.new_zeros(images * size, width)
         log_prob[inner] = candidates.log_prob
         rank, token, log_prob = (table.view(images, size * width) for table in (rank, token, log_prob))
         if candidates.state is None:
@@ -147,26 +140,26 @@ class Selector:
             grown=used & ~slots.finished.gather(1, parent),
         )
 
-    def _candidates(self, live: Tensor, log_probs: Tensor, scores: Tensor, step: int) -> _Candidates:
+    def _candidates(self, total: Tensor, live: Tensor, log_probs: Tensor, worth: Tensor, step: int) -> _Candidates:
         state = None
         if self._required is None:
-            token = top_indices(scores, self.width)
-            score = scores.gather(1, token)
+            token = top_indices(worth, self.width)
+            value = worth.gather(1, token)
         else:
             # The best of the other words, and every word that brings a requirement forward.
             words = live.new_tensor(self._required.words)
-            named = scores[:, words]
-            others = scores.index_fill(1, words, EMPTY)
+            named = worth[:, words]
+            others = worth.index_fill(1, words, EMPTY)
             token = top_indices(others, self.width)
-            score = torch.cat([others.gather(1, token), named], dim=1)
+            value = torch.cat([others.gather(1, token), named], dim=1)
             following = live.new_tensor(self._required.successors)[self.states_of(live)]  # [L, K + 1]
             state = torch.cat([following[:, :1].expand_as(token), following[:, 1:]], dim=1)
-            token = torch.cat([token, words.expand(len(live), -1)], dim=1)
-            token, order = token.sort(dim=1)
-            score, state = score.gather(1, order), state.gather(1, order)
-        rank = score
+            token, order = torch.cat([token, words.expand(len(live), -1)], dim=1).sort(dim=1)
+            value, by_value = value.gather(1, order).sort(dim=1, descending=True, stable=True)
+            token, state = token.gather(1, by_value), state.gather(1, order).gather(1, by_value)
+        rank = total.unsqueeze(1) + value
         if self._length_penalty:
-            rank = score / score.new_tensor(float(step + 1) ** self._length_penalty)
+            rank = rank / rank.new_tensor(float(step + 1) ** self._length_penalty)
         return _Candidates(token, rank, log_probs.gather(1, token), state)
 
 
