@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,10 +45,6 @@ def adapt(
     from xlan.training.adapt_data import BoxLabels
     from xlan.vision.sources import karpathy_pictures
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
     settings = AdaptSettings(
         network=network,
         input_size=input_size,
@@ -66,8 +64,23 @@ def adapt(
     run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, threads=threads)
     begun = f"resumed at step {run.step}" if run.resumed else "begun"
     typer.echo(f"{begun}: {len(train)} pictures, {run.total_steps} steps, {len(run.words)} words", err=True)
-    run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show)
+    with _term_interrupts():
+        run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show)
     typer.echo(str(output / "vision.safetensors"))
+
+
+@contextlib.contextmanager
+def _term_interrupts() -> Iterator[None]:
+    """A TERM signal counts as Ctrl-C, so that a run which is told to end saves first."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(record: dict[str, Any]) -> None:

@@ -142,4 +142,5 @@ def _progress() -> Any:
         TimeRemainingColumn(),
         TextColumn("{task.fields[bad]} skipped"),
     )
-    return Progress(*columns, console=Console(stderr=True))
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, disable=not console.is_terminal)

@@ -36,6 +36,9 @@ MAX_VISION_BYTES = 256 << 20
 # The networks' published input: (pixel - 127) / 128.
 PIXEL_MEAN = 127.0
 PIXEL_SCALE = 128.0
+# Pictures per pass: the early maps of more than a few leave the processor's caches, and a picture then costs a quarter
+# more.
+_PER_PASS = 4
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,9 @@ class GridExtractor:
         if not images:
             return []
         with torch.inference_mode():
-            grid = self._grid(normalise([image.pixels for image in images]))  # [B, D, R, C]
+            passes = [images[i : i + _PER_PASS] for i in range(0, len(images), _PER_PASS)]
+            grids = [self._grid(normalise([image.pixels for image in part])) for part in passes]
+        grid = torch.cat(grids)  # [B, D, R, C]
         rows, columns = grid.shape[-2:]
         features = grid.flatten(2).transpose(1, 2)  # [B, R*C, D]
         boxes = grid_boxes(rows, columns)

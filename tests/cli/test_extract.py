@@ -1,0 +1,142 @@
+"""`xlan features extract` and `xlan adapt`, from the command line to the files they leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from xlan.cli.main import app
+from xlan.errors import DataError, FeatureError
+from xlan.vision import efficientnet
+from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
+from xlan.vision.grid import GridExtractor, GridSettings
+from xlan.vision.store import FeatureStore
+
+
+@pytest.fixture
+def vision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a small adapted network."""
+    spec = LiteSpec("tiny", width=0.25, depth=0.25, input_size=64, head=24)
+    monkeypatch.setitem(efficientnet.SPECS, "tiny", spec)
+    torch.manual_seed(0)
+    path = tmp_path / "vision.safetensors"
+    GridExtractor(EfficientNetLite(spec), GridSettings("tiny", input_size=64)).save(path)
+    return path
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """Sixteen pictures in a folder with a Karpathy file that names them."""
+    root = tmp_path / "data"
+    root.mkdir()
+    images = []
+    random = np.random.default_rng(0)
+    for i in range(16):
+        Image.fromarray(random.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(root / f"{i}.png")
+        split = "val" if i % 4 == 3 else "train"
+        sentences = [{"raw": f"a dog with number {'abc'[i % 3]}x on grass"}, {"raw": "the dog runs"}]
+        images.append({"filename": f"{i}.png", "cocoid": 100 + i, "split": split, "sentences": sentences})
+    path = root / "dataset.json"
+    path.write_text(json.dumps({"images": images}))
+    return path
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_a_folder_becomes_a_store(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    result = run("features", "extract", dataset.parent, "-o", tmp_path / "store", "--vision", vision, "--batch", "4")
+    assert result.exit_code == 0
+    assert "16 pictures extracted, 0 were there, 0 skipped" in result.stdout
+    assert "pictures/s, features of width 24" in result.stdout
+    store = FeatureStore(tmp_path / "store")
+    assert len(store) == 16
+    assert store["0"].features.shape == (5, 24)
+    assert store.complete
+    assert store.extractor["network"] == "tiny"
+
+
+def test_a_dataset_gives_its_ids_and_splits(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    result = run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--split", "val")
+    assert result.exit_code == 0
+    assert list(FeatureStore(tmp_path / "store")) == ["103", "107", "111", "115"]
+
+
+def test_bad_pictures_are_listed_and_the_status_says_so(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    (dataset.parent / "3.png").write_bytes(b"PK\x03\x04")
+    bad = tmp_path / "bad.txt"
+    arguments = ("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--bad-list", bad)
+    result = run(*arguments)
+    assert result.exit_code == 3
+    assert "3.png: is not a picture but a ZIP archive" in result.stderr
+    assert "15 pictures extracted, 0 were there, 1 skipped" in result.stdout
+    assert bad.read_text().splitlines() == [f"{dataset.parent / '3.png'}: is not a picture but a ZIP archive"]
+    again = run(*arguments)
+    assert "0 pictures extracted, 15 were there, 1 skipped" in again.stdout
+
+
+def test_settings_reach_the_extractor(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    options = ("--input-size", "96", "--levels", "16+32", "--cells", "2", "--no-image-region", "--dtype", "float32")
+    run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, *options)
+    store = FeatureStore(tmp_path / "store")
+    assert store.dtype == "float32"
+    assert store["100"].features.shape == (4, 32 + 24)
+    assert (store.extractor["input_size"], store.extractor["levels"]) == (96, [16, 32])
+
+
+def test_another_extractor_cannot_go_on_with_a_store(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--split", "val")
+    with pytest.raises(FeatureError, match="was begun with extractor"):
+        run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--input-size", "96")
+
+
+def test_limits_are_options(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    result = run(
+        "features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--max-megapixels", "0.001"
+    )
+    assert result.exit_code == 3
+    assert result.stderr.count("claims 50×40 pixels, more than the limit of 1,000 pixels") == 16
+
+
+@pytest.mark.parametrize(("option", "value"), [("--levels", "many"), ("--dtype", "int8"), ("--batch", "0")])
+def test_wrong_options_are_usage_errors(dataset: Path, tmp_path: Path, option: str, value: str) -> None:
+    result = CliRunner().invoke(app, ["features", "extract", str(dataset), "-o", str(tmp_path / "s"), option, value])
+    assert result.exit_code == 2
+
+
+def test_a_folder_without_pictures(tmp_path: Path, vision: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no pictures found in"):
+        run("features", "extract", tmp_path / "empty", "-o", tmp_path / "store", "--vision", vision)
+
+
+def test_adapt_leaves_a_network_that_extract_reads(
+    dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = EfficientNetLite(efficientnet.SPECS["tiny"])
+    monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
+    options = ("--network", "tiny", "--input-size", "64", "--words", "3", "--epochs", "1", "--batch", "4")
+    result = run("adapt", dataset, "-o", tmp_path / "run", *options)
+    assert result.exit_code == 0
+    assert "begun: 12 pictures, 3 steps, 3 words" in result.stderr
+    assert "val_map" in result.stderr
+    adapted = tmp_path / "run" / "vision.safetensors"
+    assert result.stdout.strip() == str(adapted)
+    assert run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", adapted).exit_code == 0
+    again = run("adapt", dataset, "-o", tmp_path / "run", *options)
+    assert "resumed at step 3" in again.stderr
+
+
+def test_adapt_needs_both_splits(dataset: Path, tmp_path: Path) -> None:
+    value = json.loads(dataset.read_text())
+    value["images"] = [image for image in value["images"] if image["split"] == "train"]
+    dataset.write_text(json.dumps(value))
+    with pytest.raises(DataError, match="needs pictures of the splits train and val, has 12 and 0"):
+        run("adapt", dataset, "-o", tmp_path / "run")
