@@ -209,6 +209,17 @@ def test_a_claim_of_many_pixels_is_refused_before_decoding(data: bytes) -> None:
         open_image(data)
 
 
+@pytest.mark.parametrize(
+    ("options", "kind"), [({"lossless": True}, b"VP8L"), ({}, b"VP8 "), ({"exif": b"Exif"}, b"VP8X")]
+)
+def test_webp_claims_are_read_from_the_header(options: dict[str, Any], kind: bytes) -> None:
+    data = encode(corners(300, 200), "WebP", **options)
+    assert data[12:16] == kind
+    assert open_image(data).size == (300, 200)
+    with pytest.raises(ImageError, match=r"claims 300×200 pixels, more than the limit of 59,999 pixels"):
+        open_image(data[:30], limits=ImageLimits(max_pixels=59_999))
+
+
 def test_large_but_allowed_claims_give_no_warning() -> None:
     # Between Pillow's own warning (89 million) and our limit: the data is missing, so only the claim is tested.
     with warnings.catch_warnings():

@@ -160,6 +160,8 @@ def _decode(data: bytes, name: str, limits: ImageLimits, min_side: int | None) -
     if len(data) > limits.max_bytes:
         raise ImageError(f"{name}: is larger than the limit of {limits.max_bytes:,} bytes for a picture")
     decoder = _decoder_of(data, name)
+    if decoder is WebPImagePlugin.WebPImageFile:
+        _check_pixels(*_webp_canvas(data), name, limits)  # its decoder takes the memory when it is made
     try:
         image = decoder(io.BytesIO(data))
     except Exception as error:  # a hostile header can raise nearly anything
@@ -178,6 +180,21 @@ def _decoder_of(data: bytes, name: str) -> type[Any]:
     if data[4:8] == b"ftyp":
         raise ImageError(f"{name}: is a HEIC, AVIF or video file; save it as JPEG first")
     raise ImageError(f"{name}: is not a picture of a known format; known are {', '.join(FORMATS)}")
+
+
+def _webp_canvas(data: bytes) -> tuple[int, int]:
+    """Width and height that a WebP file claims; 1×1 when its first chunk is of no known kind."""
+    kind, body = data[12:16], data[20:30]
+    if kind == b"VP8X" and len(body) == 10:
+        return 1 + int.from_bytes(body[4:7], "little"), 1 + int.from_bytes(body[7:10], "little")
+    if kind == b"VP8L" and len(body) >= 5:
+        bits = int.from_bytes(body[1:5], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind == b"VP8 " and len(body) == 10:
+        sides = (int.from_bytes(body[i : i + 2], "little") & 0x3FFF for i in (6, 8))
+        width, height = (max(1, side) for side in sides)
+        return width, height
+    return 1, 1
 
 
 def _finish(image: Image.Image, name: str, limits: ImageLimits, *, min_side: int | None) -> Image.Image:
