@@ -60,6 +60,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fake(fake_jar: Path, corenlp: Path, monkeypatch: pytest.MonkeyPatch) -> Spice:
     monkeypatch.setattr(spice, "_package_jars", lambda: [fake_jar])
+    monkeypatch.setattr(spice, "tokenize", str)  # the first caption is an order to the stand-in
     return Spice(corenlp, timeout=60, max_heap="128m")
 
 
@@ -147,6 +148,7 @@ def test_at_the_time_limit_java_and_its_children_are_killed(fake: Spice, tmp_pat
     assert wait_until_gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 @needs_jdk
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX")
 def test_children_that_java_leaves_behind_do_not_hold_us_up(fake: Spice, tmp_path: Path) -> None:
@@ -156,12 +158,13 @@ def test_children_that_java_leaves_behind_do_not_hold_us_up(fake: Spice, tmp_pat
     assert wait_until_gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 @needs_jdk
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_ctrl_c_kills_java_and_its_children(fake_jar: Path, corenlp: Path, tmp_path: Path) -> None:
     program = (
         "from pathlib import Path\nfrom xlan.metrics import spice\n"
-        f"spice._package_jars = lambda: [Path({str(fake_jar)!r})]\n"
+        f"spice._package_jars = lambda: [Path({str(fake_jar)!r})]\nspice.tokenize = str\n"
         f"spice.Spice(Path({str(corenlp)!r}), max_heap='128m').score({{1: ['a']}}, {{1: 'hang {tmp_path / 'pid'}'}})\n"
     )
     python = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
@@ -178,11 +181,13 @@ def test_ctrl_c_kills_java_and_its_children(fake_jar: Path, corenlp: Path, tmp_p
     assert wait_until_gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 @needs_jdk
 def test_a_flood_of_messages_does_not_block(fake: Spice) -> None:
     assert tell(fake, "flood")[0] == 1.0
 
 
+@pytest.mark.slow
 @needs_jdk
 def test_without_the_native_library_it_runs_without_the_cache(fake: Spice) -> None:
     assert tell(fake, "link")[0] == 1.0
@@ -222,6 +227,17 @@ def test_answers_that_are_not_scores_are_refused(tmp_path: Path, answer: str, me
     (tmp_path / "out.json").write_text(answer)
     with pytest.raises(MetricError, match=message):
         spice._read_answer(tmp_path / "out.json", 1, Outcome(0, ""))
+
+
+@needs_jdk
+def test_captions_are_tokenised_as_coco_caption_does(
+    corenlp: Path, fake_jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spice, "_package_jars", lambda: [fake_jar])
+    sent: list[dict[str, object]] = []
+    monkeypatch.setattr(Spice, "_run", lambda self, items: sent.extend(items) or [0.5])
+    assert Spice(corenlp).score({"x": ["A man's dog, running."]}, {"x": "A dog (brown) runs!"}) == (0.5, [0.5])
+    assert sent == [{"image_id": 0, "test": "a dog -lrb- brown -rrb- runs", "refs": ["a man 's dog running"]}]
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------

