@@ -179,6 +179,12 @@ class TrainConfig(Section):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     max_steps: int | None = Field(default=None, ge=1, description="stop after this many steps, whatever the epoch")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _adam_unless_told(cls, value: Any) -> Any:
+        optimizer = value.get("optimizer") if isinstance(value, dict) else None
+        return {**value, "optimizer": {"name": "adam", **optimizer}} if isinstance(optimizer, dict) else value
+
 
 class ScstConfig(Section):
     """The self-critical stage."""
@@ -414,7 +420,7 @@ def _explain(detail: Any) -> str:
     if kind == "literal_error":
         return f"'{key}' is {detail['input']!r}; allowed: {detail['ctx']['expected']}"
     if kind.startswith("union_tag"):
-        tags = detail.get("ctx", {}).get("expected_tags") or "noam, plateau, constant, cosine / adam, radam"
+        tags = detail.get("ctx", {}).get("expected_tags") or "noam, plateau, constant, cosine"
         got = detail.get("ctx", {}).get("tag")
         return f"'{key}.name' is {got!r}; allowed: {tags}" if got else f"'{key}' needs a 'name'; allowed: {tags}"
     if kind == "value_error":

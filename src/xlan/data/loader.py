@@ -5,6 +5,7 @@ The loaders share the data out over ranks by themselves; do not let another libr
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Generic, Literal, TypeVar
 
@@ -148,8 +149,16 @@ def _source(
         num_workers=num_workers,
         pin_memory=pin_memory,
         persistent_workers=num_workers > 0,
+        worker_init_fn=_leave_signals_to_the_parent,
         multiprocessing_context=start_method if num_workers else None,
         # A loader draws a seed for its workers; from a generator of its own, or training would not be
         # repeatable.
         generator=torch.Generator(),
     )
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:  # noqa: ARG001
+    """Let a worker live through SIGTERM and Ctrl-C, which reach the whole process group: the training process answers
+    them, and its workers end with it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)

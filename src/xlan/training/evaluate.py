@@ -15,10 +15,11 @@ from xlan.errors import DataError
 from xlan.files import read_json, write_json
 from xlan.text.vocab import Vocabulary
 from xlan.training.distributed import World
+from xlan.training.scoring import Scores
 from xlan.training.steps import evaluating
 from xlan.training.stop import StopRequest
 
-Score: TypeAlias = Callable[[Mapping[str, str], Mapping[str, Sequence[str]]], Mapping[str, float]]
+Score: TypeAlias = Callable[[Mapping[str, str], Mapping[str, Sequence[str]]], Scores]
 
 
 def decode_split(
@@ -62,14 +63,14 @@ def evaluate_split(
     world: World,
     path: str | os.PathLike[str],
     score: Score,
-) -> dict[str, float]:
+) -> Scores:
     """Bring all processes' captions together, write them to `path`, score them; the same scores on every process."""
     shares = world.gather(dict(captions))
-    scores: dict[str, float] | None = None
+    scores: Scores | None = None
     if world.is_main:
         whole = {image: caption for share in shares for image, caption in share.items()}
         write_predictions(path, whole)
-        scores = dict(score(whole, references))
+        scores = score(whole, references)
     scores = world.broadcast(scores)
     assert scores is not None
     return scores

@@ -22,6 +22,7 @@ from xlan.training.distributed import World
 from xlan.training.logs import RunLog
 from xlan.training.optim import clip_gradients, set_rate
 from xlan.training.schedule import Schedule
+from xlan.training.scoring import Scores
 from xlan.training.state import load_model_tensors, load_optimizer_tensors, model_tensors, optimizer_tensors
 from xlan.training.steps import Batch, StepOutput
 from xlan.training.stop import StopRequest
@@ -101,7 +102,7 @@ class Job:
         loader: training batches.
         step: step function: (batch, epoch, step) → StepOutput.
         schedule: learning rate.
-        evaluate: (epoch) → scores with `CIDEr` among them; the same on every process.
+        evaluate: (epoch) → Scores with `CIDEr` among them; the same on every process.
         keep_best: called on every process when an evaluation was the best so far.
         checkpoints: where checkpoints go.
         log: where records go.
@@ -119,7 +120,7 @@ class Job:
     loader: Loader
     step: Callable[[Batch, int, int], StepOutput]
     schedule: Schedule
-    evaluate: Callable[[int], Mapping[str, float]]
+    evaluate: Callable[[int], Scores]
     keep_best: Callable[[Mapping[str, float], int], None]
     checkpoints: CheckpointFolder
     log: RunLog
@@ -242,18 +243,19 @@ def _evaluate(job: Job) -> None:
     state = random_state()
     scores = job.evaluate(epoch)
     restore_random_state(state)
-    score = scores["CIDEr"]
+    score = scores.values["CIDEr"]
     job.schedule.evaluated(score)
     position.unevaluated = False
     better = position.best is None or score > position.best
     if better:
         position.best, position.best_epoch, position.since_best = score, epoch, 0
-        job.keep_best(scores, epoch)
+        job.keep_best(scores.values, epoch)
     else:
         position.since_best += 1
-    numbers = {name: value for name, value in scores.items() if isinstance(value, int | float)}
-    job.log.write("evaluation", step=position.step, epoch=epoch, best=better, scores=numbers)
-    line = "  ".join(f"{name} {value:.3f}" for name, value in numbers.items())
+    for note in scores.notes:
+        job.log.warn(note, step=position.step)
+    job.log.write("evaluation", step=position.step, epoch=epoch, best=better, scores=scores.values)
+    line = "  ".join(f"{name} {value:.3f}" for name, value in scores.values.items())
     job.log.say(f"epoch {epoch + 1}: {line}{'  (best)' if better else ''}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -107,6 +108,9 @@ _worker_scorer: Scorer | None = None
 def _become_worker(scorer: Scorer) -> None:
     global _worker_scorer
     _worker_scorer = scorer
+    # These signals reach the whole process group; the training process answers them, and this one ends with it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 

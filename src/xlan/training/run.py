@@ -35,7 +35,7 @@ from xlan.training.logs import RunLog, environment
 from xlan.training.loop import Job, Plan, resume, seed_everything, train
 from xlan.training.optim import build_optimizer
 from xlan.training.rewards import RewardPool
-from xlan.training.scoring import bad_ending_ids, cider_reward, score_captions
+from xlan.training.scoring import Scores, bad_ending_ids, cider_reward, score_captions
 from xlan.training.state import model_tensors
 from xlan.training.steps import Batch, StepOutput, scst_step, xe_step
 from xlan.training.stop import Stopped, StopRequest
@@ -351,7 +351,7 @@ def _evaluate(
     world: World,
     stop: StopRequest,
     epoch: int,
-) -> Mapping[str, float]:
+) -> Scores:
     settings = config.evaluation
     loader = evaluation_loader(
         data.val,

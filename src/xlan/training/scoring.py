@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from xlan.metrics.ciderd import CiderD
 from xlan.metrics.docfreq import DocumentFrequencies
+from xlan.metrics.report import evaluate
+from xlan.metrics.stats import BAD_ENDINGS
 from xlan.text.vocab import Vocabulary
+
+_KEYS = {"BLEU": "bleu", "METEOR": "meteor", "ROUGE-L": "rouge", "CIDEr": "cider"}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a split.
+
+    Attributes:
+        values: by name, on the official scale (CIDEr 1.2 is what papers print as 120).
+        notes: metrics that could not be computed, a line each.
+    """
+
+    values: dict[str, float]
+    notes: tuple[str, ...] = ()
 
 
 def cider_reward(references: Mapping[str, Sequence[Sequence[int]]], vocabulary: Vocabulary) -> CiderD:
@@ -23,3 +41,22 @@ def cider_reward(references: Mapping[str, Sequence[Sequence[int]]], vocabulary: 
         references.values(), vocabulary_size=len(vocabulary), end_id=vocabulary.special.eos, includes_end=True
     )
     return CiderD(table, references)
+
+
+def score_captions(
+    captions: Mapping[str, str], references: Mapping[str, Sequence[str]], *, metrics: Sequence[str]
+) -> Scores:
+    """Score captions by image id; `metrics` are names among BLEU, METEOR, ROUGE-L and CIDEr."""
+    results: dict[int | str, str] = dict(captions.items())
+    known: dict[int | str, Sequence[str]] = dict(references.items())
+    report = evaluate(results, known, metrics=[_KEYS[name] for name in metrics])
+    values = {name: score.value for name, score in report.scores.items() if score.value is not None}
+    values["mean length"] = report.statistics.mean_length
+    values["bad endings"] = report.statistics.bad_endings
+    notes = tuple(f"{score.name} not computed: {score.reason}" for score in report.scores.values() if score.reason)
+    return Scores(values, notes)
+
+
+def bad_ending_ids(vocabulary: Vocabulary) -> frozenset[int]:
+    """Ids of the words on which a caption should not end, as the metrics' statistics have them."""
+    return frozenset(vocabulary.id_of(word) for word in BAD_ENDINGS if word in vocabulary)
