@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
 from xlan.cli.main import app
@@ -122,7 +125,20 @@ def test_adapt_leaves_a_network_that_extract_reads(
 ) -> None:
     made = EfficientNetLite(efficientnet.SPECS["tiny"])
     monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
-    options = ("--network", "tiny", "--input-size", "64", "--words", "3", "--epochs", "1", "--batch", "4")
+    options = (
+        "--network",
+        "tiny",
+        "--input-size",
+        "64",
+        "--test-size",
+        "64",
+        "--words",
+        "3",
+        "--epochs",
+        "1",
+        "--batch",
+        "4",
+    )
     result = run("adapt", dataset, "-o", tmp_path / "run", *options)
     assert result.exit_code == 0
     assert "begun: 12 pictures, 3 steps, 3 words" in result.stderr
@@ -132,6 +148,34 @@ def test_adapt_leaves_a_network_that_extract_reads(
     assert run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", adapted).exit_code == 0
     again = run("adapt", dataset, "-o", tmp_path / "run", *options)
     assert "resumed at step 3" in again.stderr
+
+
+def test_a_term_signal_makes_adapt_save_and_end(
+    dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = EfficientNetLite(efficientnet.SPECS["tiny"])
+    monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
+    monkeypatch.setattr("xlan.cli.adapt._show", lambda record: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    options = (
+        "--network",
+        "tiny",
+        "--input-size",
+        "64",
+        "--test-size",
+        "64",
+        "--words",
+        "3",
+        "--epochs",
+        "2",
+        "--batch",
+        "4",
+    )
+    result = CliRunner().invoke(app, ["adapt", str(dataset), "-o", str(tmp_path / "run"), *options])
+    assert result.exit_code != 0
+    assert signal.getsignal(signal.SIGTERM) is before
+    with safe_open(tmp_path / "run" / "checkpoint.safetensors", framework="pt") as file:
+        assert file.metadata()["step"] == "3"  # the end of the first epoch, where the first line is shown
 
 
 def test_adapt_needs_both_splits(dataset: Path, tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def pictures(tmp_path: Path) -> list[Picture]:
 def begin(
     folder: Path, pictures: list[Picture], network: EfficientNetLite, *, boxes: BoxLabels | None = None, epochs: int = 3
 ) -> Adaptation:
-    settings = AdaptSettings("tiny", input_size=32, words=4, epochs=epochs, batch=4, rate=1e-3, warmup=2, min_area=0.8)
+    settings = AdaptSettings(
+        "tiny", input_size=32, test_size=40, words=4, epochs=epochs, batch=4, rate=1e-3, warmup=2, min_area=0.8
+    )
     return Adaptation(settings, train=pictures, val=pictures[:8], folder=folder, boxes=boxes, network=network)
 
 
@@ -215,7 +217,7 @@ def test_a_run_learns_and_leaves_a_network(
     assert [record["epoch"] for record in records if "epoch" in record] == list(range(1, 7))
     assert json.loads((tmp_path / "run" / "words.json").read_text()) == run.words
     extractor = GridExtractor.load(tmp_path / "run" / "vision.safetensors")
-    assert extractor.settings.input_size == 32
+    assert extractor.settings.input_size == 40
     averaged = efficientnet.folded(run.averaged().network).head.conv.weight
     assert torch.allclose(extractor.network.head.conv.weight, averaged, atol=1e-2)
 

@@ -24,9 +24,12 @@ def adapt(
         Path | None, typer.Option(help="Boxes of things (JSON, may be gzipped), as a second target for the cells.")
     ] = None,
     box_weight: Annotated[float, typer.Option(help="Weight of the boxes' loss.")] = 5.0,
-    input_size: Annotated[int, typer.Option(help="Side in pixels that pictures are squashed to.")] = 224,
+    input_size: Annotated[int, typer.Option(help="Side in pixels of the random views in training.", min=32)] = 192,
+    test_size: Annotated[
+        int, typer.Option(help="Side in pixels that whole pictures are squashed to: evaluation, extraction.", min=32)
+    ] = 224,
     words: Annotated[int, typer.Option(help="How many of the commonest caption words to predict.")] = 1000,
-    epochs: Annotated[int, typer.Option(help="Passes over the training pictures.")] = 5,
+    epochs: Annotated[int, typer.Option(help="Passes over the training pictures.", min=1)] = 4,
     batch: Annotated[int, typer.Option(help="Pictures per step.")] = 32,
     rate: Annotated[float, typer.Option(help="Peak learning rate of the network.")] = 3e-4,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -48,6 +51,7 @@ def adapt(
     settings = AdaptSettings(
         network=network,
         input_size=input_size,
+        test_size=test_size,
         words=words,
         epochs=epochs,
         batch=batch,

@@ -53,7 +53,9 @@ class AdaptSettings:
 
     Attributes:
         network: a name of `efficientnet.SPECS`.
-        input_size: side in pixels of the views.
+        input_size: side in pixels of the views. A random view shows things larger than the whole picture does, by 1.15
+            on average; training at 192 and extracting at 224 shows them equally large, and saves a quarter of the time.
+        test_size: side in pixels for evaluation, and for the extractor that is left.
         words: how many caption words to predict.
         epochs: passes over the training pictures.
         batch: pictures per step.
@@ -69,9 +71,10 @@ class AdaptSettings:
     """
 
     network: str = "efficientnet-lite2"
-    input_size: int = 224
+    input_size: int = 192
+    test_size: int = 224
     words: int = 1000
-    epochs: int = 5
+    epochs: int = 4
     batch: int = 32
     rate: float = 3e-4
     head_rate: float = 1e-3
@@ -178,14 +181,14 @@ class Adaptation:
         self._train, self._val = (
             Loader(
                 pictures,
-                size=settings.input_size,
+                size=size,
                 boxes=labels,
                 cells=cells,
                 threads=threads,
                 min_area=settings.min_area,
                 seed=settings.seed,
             )
-            for pictures, labels in ((train, boxes), (val, None))
+            for pictures, labels, size in ((train, boxes, settings.input_size), (val, None, settings.test_size))
         )
         self.total_steps = settings.epochs * self._train.steps_per_epoch(settings.batch)
         torch.manual_seed(settings.seed)
@@ -318,7 +321,7 @@ class Adaptation:
             on_log(record)
 
     def _save_vision(self) -> None:
-        settings = GridSettings(network=self.settings.network, input_size=self.settings.input_size)
+        settings = GridSettings(network=self.settings.network, input_size=self.settings.test_size)
         save_vision(self.folder / VISION, self.averaged().network, settings)
 
     def _save(self) -> None:
