@@ -161,6 +161,13 @@ def test_files_that_would_share_an_id_need_ids(tmp_path: Path) -> None:
     assert [image.id for image in load_captions(path)] == ["1", "2"]
 
 
+def test_flickr30ks_table_with_its_broken_row_and_stray_quotes(tmp_path: Path) -> None:
+    rows = 'a.jpg| 0| "Stop" signs .\nb.jpg| 4   A dog runs across the grass .\nc.jpg| 0| A 6" plank .\n'
+    captions = load_captions(put(tmp_path / "results.csv", "image_name| comment_number| comment\n" + rows))
+    assert [image.captions[0] for image in captions] == ['"Stop" signs .', 'A 6" plank .']
+    assert [(entry.where, entry.reason) for entry in captions.skipped] == [("row 3", "has no 'comment'")]
+
+
 def test_a_caption_over_two_lines_in_quotes(tmp_path: Path) -> None:
     path = put(tmp_path / "captions.csv", 'file,caption\na.jpg,"A dog\nruns"\n')
     assert load_captions(path).images[0].captions == ("A dog runs",)

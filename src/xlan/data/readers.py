@@ -224,15 +224,17 @@ def _flickr_lists(folder: Path) -> dict[str, str]:
 
 def _read_table(path: Path, header: str) -> CaptionSet:
     delimiter = next((mark for mark in ("\t", "|", ",", ";") if mark in header), ",")
+    # Flickr30k's table with bars has quotes that are only part of a caption.
+    quotechar = None if delimiter == "|" else '"'
+    lines = (f"{line}\n" for line in read_lines(path))
     try:
-        rows = list(csv.reader((f"{line}\n" for line in read_lines(path)), delimiter=delimiter, strict=False))
+        table = enumerate(csv.reader(lines, delimiter=delimiter, quotechar=quotechar), start=1)
+        rows = [(number, [cell.strip() for cell in row]) for number, row in table if any(map(str.strip, row))]
     except csv.Error as error:
         raise DataError(f"{path}: not a table of captions: {error}") from None
-    names = [name.strip().lower() for name in rows[0]]
-    records = (
-        (n, dict(zip(names, (v.strip() for v in row), strict=False))) for n, row in enumerate(rows[1:], start=2) if row
-    )
-    return _from_records(path, names, ((f"row {number}", record) for number, record in records))
+    names = [name.lower() for name in rows[0][1]]
+    records = ((f"row {number}", dict(zip(names, row, strict=False))) for number, row in rows[1:])
+    return _from_records(path, names, records)
 
 
 def _read_jsonl(path: Path) -> CaptionSet:
@@ -267,6 +269,9 @@ def _from_records(path: Path, names: list[str], records: Iterable[tuple[str, dic
         file, caption = record.get(file_column), record.get(caption_column)
         if not isinstance(file, str) or not file.strip():
             found.skip(where, f"has no {file_column!r}")
+            continue
+        if caption is None:
+            found.skip(where, f"has no {caption_column!r}")
             continue
         file = file.strip()
         image_id = _plain_id(record.get("id")) or _plain_id(record.get("image_id")) or id_of_file(file)

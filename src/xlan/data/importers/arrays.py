@@ -3,14 +3,16 @@ unpacked."""
 
 from __future__ import annotations
 
+import ast
 import io
 import math
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +52,8 @@ def read_npz(path: Path, *, max_bytes: int = MAX_ARRAY_BYTES) -> Mapping[str, np
         total = sum(member.file_size for member in members)
         if len(members) > _MAX_MEMBERS or total > max_bytes:
             raise FeatureError(
-                f"would unpack to {len(members)} arrays of {total:,} bytes, the limit is {_MAX_MEMBERS} and {max_bytes:,}"
+                f"would unpack to {len(members)} arrays of {total:,} bytes, "
+                f"the limit is {_MAX_MEMBERS} and {max_bytes:,}"
             )
         unpacked = {member.filename.removesuffix(".npy"): _unpack(data, member) for member in members}
     except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, ValueError) as error:
@@ -84,23 +87,39 @@ def _holds_objects(content: memoryview) -> bool:
 
 def parse_npy(data: bytes | memoryview) -> npt.NDArray[Any]:
     """The array in the bytes of a `.npy` file: a view of them, read-only."""
-    stream = io.BytesIO(data[: _MAX_HEADER + 16])
     try:
-        version = np.lib.format.read_magic(stream)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"version {version} of the format")
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream, max_header_size=_MAX_HEADER)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise FeatureError(f"not a .npy array: {error}") from None
+        start, dtype, shape, order = _header(data)
+    except (ValueError, SyntaxError, TypeError, KeyError, struct.error, RecursionError, MemoryError) as error:
+        raise FeatureError(f"not a .npy array: {' '.join(str(error).split())}") from None
     if dtype.hasobject:
         raise FeatureError("holds Python objects, which only pickle could read; save plain numbers")
-    start, count = stream.tell(), math.prod(shape)
-    if any(n < 0 for n in shape) or len(data) - start < count * dtype.itemsize:
+    count = math.prod(shape)
+    if len(data) - start < count * dtype.itemsize:
         raise FeatureError(
             f"is cut short: expected {count * dtype.itemsize:,} bytes of data, got {len(data) - start:,}"
         )
-    if not count or not dtype.itemsize:
-        return np.zeros(shape, dtype=dtype) if count == 0 else np.zeros((0,), dtype=np.float32)
-    flat = np.frombuffer(data, dtype=dtype, count=count, offset=start)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    if not count:
+        return np.zeros(shape, dtype=dtype)
+    return np.frombuffer(data, dtype=dtype, count=count, offset=start).reshape(shape, order=order)
+
+
+def _header(data: bytes | memoryview) -> tuple[int, np.dtype[Any], tuple[int, ...], Literal["C", "F"]]:
+    """Where the numbers start, their type, shape and order. numpy's own reader has ways to fail that it keeps
+    secret."""
+    magic, major = bytes(data[:6]), data[6] if len(data) > 6 else 0
+    if magic != b"\x93NUMPY" or major not in (1, 2, 3):
+        raise ValueError("the file does not start as one")
+    size = "<H" if major == 1 else "<I"
+    (length,) = struct.unpack_from(size, data, 8)
+    start = 8 + struct.calcsize(size) + length
+    if length > _MAX_HEADER or start > len(data):
+        raise ValueError("the header is longer than it can be")
+    text = bytes(data[start - length : start]).decode("utf-8")
+    value = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", text).strip())  # Python 2 wrote shapes as (36L, 2048L)
+    shape, descr = value["shape"], value["descr"]
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(descr, str):
+        raise ValueError("the header does not describe an array of plain numbers")
+    dtype = np.dtype(descr)
+    if not dtype.itemsize or len(shape) > 8:
+        raise ValueError("the header does not describe an array of plain numbers")
+    return start, dtype, shape, "F" if value["fortran_order"] else "C"

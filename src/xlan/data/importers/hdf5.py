@@ -33,7 +33,7 @@ class Hdf5File:
             self._file: Any = h5py.File(path, "r")
             self._names: list[str] = sorted(self._file)
         except (OSError, RuntimeError, ValueError) as error:
-            raise FeatureError(f"{path}: not a whole HDF5 file: {error}") from None
+            raise FeatureError(f"{path}: not a whole HDF5 file: {_one_line(error)}") from None
 
     @property
     def total_bytes(self) -> int:
@@ -73,7 +73,7 @@ class Hdf5File:
         try:
             return self._file[name]
         except (KeyError, OSError, RuntimeError, ValueError) as error:
-            raise FeatureError(f"cannot be read: {error}") from None
+            raise FeatureError(f"cannot be read: {_one_line(error)}") from None
 
     def _array(self, name: str) -> npt.NDArray[np.floating]:
         item = self._get(name)
@@ -91,4 +91,5 @@ class Hdf5File:
 
 
 def _one_line(error: Exception) -> str:
-    return re.sub(r"\s+", " ", str(error))
+    """The library's message without the numbers in parentheses (addresses, descriptors) that help nobody."""
+    return re.sub(r"\s+", " ", re.sub(r"\(.*\)", "", str(error), flags=re.DOTALL)).strip()

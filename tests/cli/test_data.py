@@ -1,0 +1,136 @@
+"""`xlan data`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from xlan.cli.data import app
+from xlan.cli.main import main
+from xlan.data.shapes import make_shapes, write_shapes
+from xlan.text.vocab import Vocabulary
+
+
+def run(*arguments: Any) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def shapes(tmp_path: Path) -> Path:
+    write_shapes(tmp_path / "shapes", 40, pictures=True)
+    return tmp_path / "shapes"
+
+
+def test_inspect_says_what_is_there(shapes: Path) -> None:
+    text = run("inspect", shapes)
+    assert "images      40\n" in text
+    assert "captions    200 (captions per image: 5 on 40)" in text
+    assert "train            30       150" in text
+    assert "pictures    none missing" in text
+    assert "left out    0 entries" in text
+
+
+def test_inspect_as_json_counts_words_at_thresholds(shapes: Path) -> None:
+    summary = json.loads(run("inspect", shapes, "--json", "--features", shapes / "features"))
+    captions, _ = make_shapes(40)
+    for entry in summary["vocabulary"]:
+        if entry["words"]:
+            assert entry["words"] == len(Vocabulary.build(captions.words("train"), threshold=entry["threshold"])) - 4
+    assert summary["vocabulary"][0]["coverage"] == 1
+    assert summary["missing_features"] == []
+
+
+def test_inspect_names_missing_pictures_and_features(shapes: Path, tmp_path: Path) -> None:
+    (shapes / "shapes-000003.png").unlink()
+    write_shapes(tmp_path / "few", 39)
+    text = run("inspect", shapes, "--features", tmp_path / "few" / "features")
+    assert "pictures    1 of 40 missing: shapes-000003" in text
+    assert "features    1 of 40 missing: shapes-000039" in text
+
+
+def test_inspect_without_pictures_says_how_to_name_them(tmp_path: Path) -> None:
+    write_shapes(tmp_path, 8)
+    assert "pictures    not looked for: name their folder with --images" in run("inspect", tmp_path)
+    (tmp_path / "pictures").mkdir()
+    assert "pictures    8 of 8 missing" in run("inspect", tmp_path, "--images", tmp_path / "pictures")
+
+
+def test_pictures_in_tar_files_are_found(tmp_path: Path) -> None:
+    images = [
+        {"cocoid": n, "filename": f"{n:012d}.webp", "shard": "a.tar", "split": "train", "sentences": [{"raw": "A dog"}]}
+        for n in (1, 2, 3)
+    ]
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("000000000001.webp", "2.webp"):
+            archive.addfile(tarfile.TarInfo(name))
+    # The second is named after its number alone.
+    assert "pictures    2 of 3 missing: 2, 3" in run("inspect", tmp_path)
+
+
+def test_inspect_shows_what_was_left_out(tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text("file,caption\na.jpg,A dog\nb.jpg,...\n")
+    text = run("inspect", tmp_path)
+    assert "left out    2 entries of the file" in text
+    assert "row 3: the caption has no words" in text
+
+
+def test_split_lists(tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text("file,caption\na.jpg,A dog\nb.jpg,A cat\n")
+    (tmp_path / "val.ids").write_text("b.jpg\n")
+    (tmp_path / "train.ids").write_text("a.jpg\n")
+    lists = ("--split-list", f"train={tmp_path / 'train.ids'}", "--split-list", f"val={tmp_path / 'val.ids'}")
+    assert {"train", "val"} == set(json.loads(run("inspect", tmp_path, *lists, "--json"))["splits"])
+
+
+def test_vocab_is_written(shapes: Path, tmp_path: Path) -> None:
+    text = run("vocab", shapes, "-o", tmp_path / "vocab.json", "--threshold", 2)
+    vocab = Vocabulary.load(tmp_path / "vocab.json")
+    assert vocab.words[4] == "a"
+    assert f"{len(vocab)} entries ({len(vocab) - 4} words and pad, bos, eos, unk)" in text
+
+
+def test_shapes_are_written(tmp_path: Path) -> None:
+    run("shapes", "-o", tmp_path / "s", "--images", 8, "--pictures")
+    assert len(list((tmp_path / "s").glob("*.png"))) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "nowhere.json"], "error: nowhere.json: no such file"),
+        (["inspect", "."], "error: .: no captions found; looked for dataset*.json"),
+        (["vocab", "captions.csv", "-o", "v.json"], "error: no word occurs 6 times or more (the most frequent: 1)"),
+        (["vocab", "captions.csv", "-o", "v.json", "--split", "val"], "split 'val' has no images; there are: train"),
+        (["vocab", "captions.csv", "-o", "captions.csv/v.json", "--threshold", "1"], "cannot be written"),
+        (["inspect", "captions.csv", "--images", "nowhere"], "error: nowhere: no such folder of pictures"),
+        (["inspect", "captions.csv", "--split-list", "x"], "error: --split-list takes SPLIT=FILE, got 'x'"),
+        (["shapes", "-o", "captions.csv"], "cannot be written"),
+        (["shapes", "-o", "s", "--images", "1"], "error: make_shapes needs at least 4 images"),
+    ],
+)
+def test_bad_input_gives_one_line_and_status_1(
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if arguments[1] != ".":
+        (tmp_path / "captions.csv").write_text("file,caption\na.jpg,A dog\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["xlan", "data", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
