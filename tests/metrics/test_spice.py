@@ -142,9 +142,12 @@ def test_scores_come_back_under_their_own_images(fake: Spice) -> None:
 @needs_jdk
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX")
 def test_at_the_time_limit_java_and_its_children_are_killed(fake: Spice, tmp_path: Path) -> None:
-    fake._timeout = 2.0
-    with pytest.raises(MetricError, match="took more than the time limit of 2 s"):
-        tell(fake, f"hang {tmp_path / 'pid'}")
+    for limit in (2, 10, 60):  # a busy machine may need more time to start Java at all
+        fake._timeout = limit
+        with pytest.raises(MetricError, match=f"took more than the time limit of {limit} s"):
+            tell(fake, f"hang {tmp_path / 'pid'}")
+        if (tmp_path / "pid").exists():
+            break
     assert wait_until_gone(int((tmp_path / "pid").read_text()))
 
 
@@ -169,7 +172,7 @@ def test_ctrl_c_kills_java_and_its_children(fake_jar: Path, corenlp: Path, tmp_p
     )
     python = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
     try:
-        for _ in range(400):
+        for _ in range(1200):
             if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
                 break
             time.sleep(0.05)

@@ -171,6 +171,15 @@ def test_a_folder_its_parent_or_the_archive_will_do(archive: Path, tmp_path: Pat
     assert find_corenlp(archive) == (code, models)
 
 
+def test_what_was_set_up_comes_before_the_other_place(archive: Path, tmp_path: Path) -> None:
+    other = install(archive, tmp_path / "other").folder
+    assert find_corenlp(otherwise=other)[0].parent == other
+    own = install(archive, spice_corenlp.corenlp_dir()).folder
+    assert find_corenlp(otherwise=other)[0].parent == own
+    with pytest.raises(MetricError, match="in this folder"):
+        find_corenlp(tmp_path, otherwise=other)
+
+
 def test_a_place_without_corenlp_is_named(tmp_path: Path) -> None:
     with pytest.raises(MetricError, match=r"expected stanford-corenlp-3\.6\.0\.jar and .* in this folder"):
         find_corenlp(tmp_path)

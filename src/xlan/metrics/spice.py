@@ -57,7 +57,8 @@ class Spice:
     """
 
     def __init__(self, corenlp: Path | None = None, *, timeout: float = 4 * 3600.0, max_heap: str = "8G") -> None:
-        jars = [*_package_jars(), *find_corenlp(corenlp)]
+        # Somebody who used the package's own downloader has CoreNLP among the package's jars.
+        jars = [*_package_jars(), *find_corenlp(corenlp, otherwise=package_dir() / "spice" / "lib")]
         self._java = find_java()
         if self._java.version >= _FIRST_WITHOUT_JAVASCRIPT:
             jars.append(Path(__file__).parent / "spice_java" / "script-engine.jar")
@@ -147,7 +148,7 @@ def package_dir(what: str = "SPICE", extra: str = "metrics") -> Path:
 def _package_jars() -> list[Path]:
     folder = package_dir() / "spice"
     jars = [*sorted(folder.glob("spice-1*.jar")), *sorted((folder / "lib").glob("*.jar"))]
-    # Somebody who used the package's own downloader has CoreNLP in there; only the one that was asked for counts.
+    # CoreNLP may be among them; it is found elsewhere, so that only the one that was asked for counts.
     jars = [jar for jar in jars if not jar.name.startswith("stanford-corenlp")]
     if not jars or jars[0].parent != folder:
         raise MetricError(f"{folder}: no spice-1.0.jar; type: pip install --force-reinstall pycocoevalcap")

@@ -80,18 +80,19 @@ def corenlp_dir() -> Path:
     return user_data_dir() / "corenlp-3.6.0"
 
 
-def find_corenlp(place: Path | None = None) -> tuple[Path, Path]:
+def find_corenlp(place: Path | None = None, *, otherwise: Path | None = None) -> tuple[Path, Path]:
     """The code jar and the models jar.
 
     Args:
         place: a folder that holds both (or the unpacked archive's parent), the archive itself (unpacked once into the
             user's cache), or None for the folder that `xlan metrics setup-spice` fills.
+        otherwise: a folder to look in when `place` is None and nothing has been set up.
 
     Raises:
         MetricError: they are not there.
     """
     if place is None:
-        jars = _jars_in(corenlp_dir())
+        jars = _jars_in(corenlp_dir()) or (_jars_in(otherwise) if otherwise is not None else None)
         if jars is None:
             raise MetricError("SPICE needs Stanford CoreNLP 3.6.0, which is not set up; type: xlan metrics setup-spice")
         return jars
