@@ -144,6 +144,7 @@ def test_karpathy_names_files_and_shards(tmp_path: Path, draw: Callable[..., byt
     ("images", "message"),
     [
         ([{"cocoid": 1}], r"images\[0\] has no 'filename'"),
+        ([{"filename": "a.png", "sentences": 3}], r"images\[0\] has 'sentences' that are not a list"),
         ([{"filename": "../../etc/passwd"}], "leads out of the dataset's folder"),
         ([{"filename": "/etc/passwd"}], "leads out of the dataset's folder"),
         ([{"filename": "a.png", "filepath": "../x"}], "leads out of the dataset's folder"),

@@ -163,7 +163,7 @@ def _karpathy_picture(
     captions = tuple(str(sentence["raw"]) for sentence in sentences if isinstance(sentence, dict) and "raw" in sentence)
     shard = entry.get("shard")
     if shard is None:
-        inner = _inside(source.parent, os.path.join(str(entry.get("filepath", "")), filename), source, number)  # noqa: PTH118
+        inner = _inside(source.parent, os.path.join(str(entry.get("filepath") or ""), filename), source, number)  # noqa: PTH118
         if not inner.exists():
             inner = _inside(source.parent, filename, source, number)
         return Picture(image_id, str(inner), inner, split=split, captions=captions)
