@@ -35,7 +35,7 @@ def objects(text: str) -> set[str]:
     return {one[0] for one in propositions(parse(text)) if len(one) == 1}
 
 
-def test_the_example_of_the_spice_paper() -> None:
+def test_the_sentence_of_the_spice_paper() -> None:
     text = (
         "a//DT/det/2 young//JJ/amod/2 girl//NN/ROOT/2 standing/stand/VBG/acl/2 on//IN/prep/3 top//NN/pobj/4"
         " of//IN/prep/5 a//DT/det/9 tennis//NN/compound/9 court//NN/pobj/6"
