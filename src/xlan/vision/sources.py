@@ -159,8 +159,10 @@ def _karpathy_picture(
 ) -> Picture:
     filename, split = entry["filename"], str(entry.get("split", ""))
     image_id = str(entry.get("cocoid", entry.get("imgid", Path(filename).stem)))
-    sentences = entry.get("sentences", [])
-    captions = tuple(str(sentence["raw"]) for sentence in sentences if isinstance(sentence, dict) and "raw" in sentence)
+    sentences = entry.get("sentences") or []
+    if not isinstance(sentences, list):
+        raise DataError(f"{source}: images[{number}] has 'sentences' that are not a list")
+    captions = tuple(str(item["raw"]) for item in sentences if isinstance(item, dict) and "raw" in item)
     shard = entry.get("shard")
     if shard is None:
         inner = _inside(source.parent, os.path.join(str(entry.get("filepath") or ""), filename), source, number)  # noqa: PTH118
