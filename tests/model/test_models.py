@@ -202,9 +202,9 @@ def test_scheduled_sampling_feeds_words_of_its_own(images, captions):
 
 
 def test_scheduled_sampling_is_refused_where_it_makes_no_sense(images, captions):
-    with pytest.raises(ModelError, match="takes only 0, got 0.2; use it with X-LAN"):
+    with pytest.raises(ModelError, match=r"takes only 0, got 0\.2; use it with X-LAN"):
         build_model("xtransformer-tiny", vocab_size=23, feature_dim=12).double()(
             *images, *captions, scheduled_sampling=0.2
         )
-    with pytest.raises(ModelError, match="expected a probability from 0 to 1, got 1.5"):
+    with pytest.raises(ModelError, match=r"expected a probability from 0 to 1, got 1\.5"):
         build_model("xlan-tiny", vocab_size=23, feature_dim=12).double()(*images, *captions, scheduled_sampling=1.5)

@@ -1,0 +1,37 @@
+"""The command line as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "xlan", *arguments], capture_output=True, text=True, timeout=120, check=False, **options
+    )
+
+
+def test_help_explains_and_needs_no_heavy_import():
+    code = "import sys; import xlan.cli.main; print(sorted({'torch', 'numpy', 'PIL'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+    assert "import-checkpoint" in run("--help").stdout
+
+
+def test_version():
+    import xlan
+
+    assert run("--version").stdout.strip() == f"xlan {xlan.__version__}"
+
+
+def test_our_errors_are_one_line_and_status_1(tmp_path):
+    done = run("import-checkpoint", "none.pth", "--vocab", "none.txt", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: none.txt: cannot be read as a vocabulary")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_wrong_usage_is_status_2():
+    assert run("no-such-command").returncode == 2
