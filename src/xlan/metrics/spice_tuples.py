@@ -8,7 +8,7 @@ the dependency labels of spaCy's English models:
 - adjectives, participles, numbers and nouns before a noun, and adjectives after a form of *be*, are attributes;
 - a verb with subject and object, active or passive, is a relation; without an object or phrase it is an attribute;
 - a preposition between nouns is a relation, as is a verb with its preposition ("stand on top of"): one proposition,
-  as published counts of the official scorer have it, where the example in the SPICE paper makes two;
+  as the SPICE counts that others published suggest, where the example in the SPICE paper makes two;
 - what belongs to somebody (*'s*, *his*) is the relation "have"; *be* between nouns is the relation "be";
 - what is said of one of several nouns joined by *and* is said of each;
 - "a couple of people" speaks of people; *he*, *they*, *who*… stand for a noun before them.
