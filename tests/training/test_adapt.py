@@ -16,7 +16,7 @@ from PIL import Image
 
 from xlan.errors import DataError, TrainingError
 from xlan.training import adapt
-from xlan.training.adapt import Adaptation, AdaptSettings, WordModel, learning_rate_factor, mean_average_precision
+from xlan.training.adapt import Adaptation, AdaptSettings
 from xlan.training.adapt_data import (
     WHOLE,
     BoxLabels,
@@ -28,6 +28,7 @@ from xlan.training.adapt_data import (
     view_pixels,
     word_targets,
 )
+from xlan.training.adapt_model import WordModel, learning_rate_factor, mean_average_precision
 from xlan.vision import efficientnet
 from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
 from xlan.vision.grid import GridExtractor
