@@ -28,6 +28,7 @@ from xlan.errors import DataError, ModelError, WeightsError
 from xlan.files import read_json, sync_folder, write_json, write_text
 from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
+from xlan.model.interface import compare_weights
 from xlan.model.spec import spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
 
@@ -141,7 +142,12 @@ def from_pretrained(
     weights = _read_weights(source / WEIGHTS)
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
         model = build_model(spec)
-    check_weights(model, weights, source / WEIGHTS)
+    faults = compare_weights(
+        {name: tensor.shape for name, tensor in model.state_dict().items()},
+        {name: tensor.shape for name, tensor in weights.items()},
+    )
+    if faults:
+        raise WeightsError(f"{source / WEIGHTS}: does not fit the architecture; {faults}")
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.items()}, assign=True)
     return Pretrained(model.to(device).eval(), vocabulary)
 
@@ -181,22 +187,3 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{path}: not a whole safetensors file ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def check_weights(model: CaptionModel, weights: dict[str, Tensor], path: Path) -> None:
-    """Compare names and shapes of `weights` with what `model` needs and list everything that is wrong.
-
-    Raises:
-        WeightsError: something is missing, unexpected or misshapen.
-    """
-    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    faults = [f"missing {name}" for name in expected if name not in weights]
-    faults += [f"unexpected {name}" for name in weights if name not in expected]
-    faults += [
-        f"{name} has shape {list(weights[name].shape)}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in weights and weights[name].shape != shape
-    ]
-    if faults:
-        shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
-        raise WeightsError(f"{path}: does not fit the architecture: {shown}")

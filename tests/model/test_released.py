@@ -53,9 +53,9 @@ def test_every_fault_is_listed():
     with pytest.raises(WeightsError) as error:
         convert_released(weights)
     text = str(error.value)
-    assert "missing decoder.context_linear.bias" in text
-    assert "unexpected surprise.weight" in text
-    assert "logit.bias has shape [7], expected [50]" in text
+    assert "missing: decoder.context_linear.bias" in text
+    assert "unexpected: surprise.weight" in text
+    assert "misshapen: decoder.logits.bias [7] instead of [50]" in text
 
 
 def test_foreign_weights():

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from xlan.errors import WeightsError
 from xlan.model.build import build_model
+from xlan.model.interface import compare_weights
 from xlan.model.spec import Spec, TransformerSpec, XLANSpec
 
 _BLOCK = {
@@ -129,21 +130,17 @@ def _rename(
     theirs: Mapping[str, Tensor], names: Mapping[str, str], expected: Mapping[str, torch.Size]
 ) -> dict[str, Tensor]:
     ours: dict[str, Tensor] = {}
-    faults: list[str] = []
+    unknown: list[str] = []
     for name, tensor in theirs.items():
         stem, _, leaf = name.rpartition(".")
         target = next((re.sub(key, value, stem) for key, value in names.items() if re.fullmatch(key, stem)), None)
-        if target is None or f"{target}.{leaf}" not in expected:
-            faults.append(f"unexpected {name}")
-            continue
-        target = f"{target}.{leaf}"
-        if tensor.shape != expected[target]:
-            faults.append(f"{name} has shape {list(tensor.shape)}, expected {list(expected[target])}")
-        ours[target] = tensor
-    faults += [f"missing {name} (in our naming)" for name in expected if name not in ours]
+        if target is None:
+            unknown.append(name)
+        else:
+            ours[f"{target}.{leaf}"] = tensor
+    faults = compare_weights(expected, {name: tensor.shape for name, tensor in ours.items()}, unknown=unknown)
     if faults:
-        shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
-        raise WeightsError(f"the checkpoint does not fit the architecture its shapes suggest: {shown}")
+        raise WeightsError(f"the checkpoint does not fit the architecture its shapes suggest (our names): {faults}")
     return ours
 
 
