@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xlan.metrics.ngrams import ORDERS, CorpusNgrams, Ints, find
+from xlan.metrics.ngrams import ORDERS, CorpusNgrams, Ints, add_up, find
 
 # Added to the matches and to the guesses, so that a caption without any n-gram scores about 0 and nothing divides by 0.
 TINY, SMALL = 1e-15, 1e-9
@@ -72,7 +72,7 @@ def _matches(ngrams: CorpusNgrams, order: int) -> Ints:
     most = np.zeros(ours.gram.size, dtype=np.int64)
     np.maximum.at(most, place[there], theirs.times[there])
     clipped = np.minimum(ours.times, most)
-    return np.bincount(ours.caption, weights=clipped, minlength=ngrams.images).astype(np.int64)
+    return add_up(ours.caption, clipped, ngrams.images).astype(np.int64)
 
 
 def _closest_lengths(ngrams: CorpusNgrams) -> Ints:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from xlan.metrics.ngrams import ORDERS, CorpusNgrams, Counts, Ints, find
+from xlan.metrics.ngrams import ORDERS, CorpusNgrams, Counts, Ints, add_up, find
 
 SIGMA = 6.0
 SCALE = 10.0
@@ -28,7 +28,7 @@ def cider(ngrams: CorpusNgrams) -> tuple[float, Floats]:
     bigrams = np.maximum(0, ngrams.reference_lengths - 1)
     difference = np.maximum(0, ngrams.hypothesis_lengths - 1)[image] - bigrams
     similarity *= np.exp(-(difference**2) / (2 * SIGMA**2))
-    per_image = np.bincount(image, weights=similarity, minlength=ngrams.images)
+    per_image = add_up(image, similarity, ngrams.images)
     several = np.bincount(image, minlength=ngrams.images)
     scores = per_image / ORDERS / several * SCALE
     return float(scores.mean()), scores
@@ -42,7 +42,7 @@ def _similarity(ngrams: CorpusNgrams, order: int) -> Floats:
     image_of = ngrams.reference_image[theirs.caption]
     place, there = find(ours.caption * size + ours.gram, image_of * size + theirs.gram)
     clipped = np.where(there, np.minimum(our_weight[place] if our_weight.size else 0.0, their_weight), 0.0)
-    dots = np.bincount(theirs.caption, weights=clipped * their_weight, minlength=ngrams.reference_image.size)
+    dots = add_up(theirs.caption, clipped * their_weight, ngrams.reference_image.size)
     our_norm = _norms(ours.caption, our_weight, ngrams.images)[ngrams.reference_image]
     norms = our_norm * _norms(theirs.caption, their_weight, ngrams.reference_image.size)
     return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
@@ -56,4 +56,4 @@ def _inverse_document_frequency(references: Counts, image: Ints, size: int, imag
 
 
 def _norms(caption: Ints, weight: Floats, captions: int) -> Floats:
-    return np.asarray(np.sqrt(np.bincount(caption, weights=weight**2, minlength=captions)), dtype=np.float64)
+    return np.sqrt(add_up(caption, weight**2, captions))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from xlan.errors import MetricError, MissingExtraError
 from xlan.metrics.cider import SCALE, SIGMA
 from xlan.metrics.docfreq import DocumentFrequencies, flatten, hypothesis_words, reference_words
-from xlan.metrics.ngrams import ORDERS, Ints, count, find, iterate_orders
+from xlan.metrics.ngrams import ORDERS, Ints, add_up, count, find, iterate_orders
 
 Floats = npt.NDArray[np.float64]
 Engine = Literal["auto", "numba", "numpy"]
@@ -102,11 +102,12 @@ class CiderD:
                 counts = np.zeros(pairs.size)
                 counts[renamed] = table.counts[order]
                 self._pairs.append(pairs)
-            idf = table.log_documents - np.log(np.maximum(1.0, counts))
+            # One more at the end: name −1, an n-gram that the table does not know.
+            idf = np.append(table.log_documents - np.log(np.maximum(1.0, counts)), table.log_documents)
             self._idf.append(idf)
             cooked = count(found.caption, found.gram, found.size)
             gram = local_names[cooked.gram]
-            norms.append(np.sqrt(np.bincount(cooked.caption, (cooked.times * idf[gram]) ** 2, minlength=lengths.size)))
+            norms.append(np.sqrt(add_up(cooked.caption, (cooked.times * idf[gram]) ** 2, lengths.size)))
             place = np.lexsort((cooked.caption, gram, image[cooked.caption]))
             starts.append(position + np.searchsorted(image[cooked.caption][place], np.arange(per_image.size + 1)))
             entry_gram.append(gram[place].astype(np.int32))
@@ -135,20 +136,20 @@ class CiderD:
                 names = self._look_up(order, names, found.pairs)
             ours = count(found.caption, found.gram, found.size)
             gram, idf = names[ours.gram], self._idf[order]
-            weight = ours.times.astype(np.float64) * np.where(gram >= 0, idf[gram], self.table.log_documents)
-            norm = np.sqrt(np.bincount(ours.caption, weight**2, minlength=rows.size))
+            weight = ours.times.astype(np.float64) * idf[gram]
+            norm = np.sqrt(add_up(ours.caption, weight**2, rows.size))
             known = gram >= 0
             line, dot = self._matches(
                 order, used, idf, used_row[ours.caption[known]], gram[known], ours.caption[known], weight[known],
                 line_start - np.append(first, 0),
             )  # fmt: skip
-            dots = np.bincount(line, dot, minlength=line_reference.size)
+            dots = add_up(line, dot, line_reference.size)
             norms = norm[line_caption] * self._norms[order][line_reference]
             similarity += np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
         difference = np.maximum(0, lengths - 1)[line_caption] - self._bigrams[line_reference]
         similarity *= np.exp(-(difference**2) / (2 * SIGMA**2))
-        total = np.bincount(line_caption, similarity, minlength=rows.size)
-        return np.asarray(total * SCALE / ORDERS / several, dtype=np.float64)
+        scores: Floats = add_up(line_caption, similarity, rows.size) * SCALE / ORDERS / several
+        return scores
 
     def _look_up(self, order: int, names: Ints, pairs: Ints) -> Ints:
         """Names in the table of a batch's n-grams, −1 where the table has none."""
@@ -186,7 +187,7 @@ class CiderD:
         from xlan.metrics.ciderd_numba import score_batch
 
         scores = score_batch(
-            rows, flat, lengths, self.table.vocabulary_size, self.table.log_documents,
+            rows, flat, lengths, self.table.vocabulary_size,
             *self._pairs, *self._idf, self._starts, self._gram, self._reference, self._times,
             self._norms, self._first_reference, self._bigrams, SIGMA,
         )  # fmt: skip

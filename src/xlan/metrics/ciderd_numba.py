@@ -33,7 +33,6 @@ def _score_batch(
     flat: Ints,
     lengths: Ints,
     vocabulary: int,
-    log_documents: float,
     pairs_2: Ints,
     pairs_3: Ints,
     pairs_4: Ints,
@@ -95,7 +94,7 @@ def _score_batch(
                 if seen:
                     continue
                 name = node[p]
-                weight = repeats * (idf[name] if name >= 0 else log_documents)
+                weight = repeats * idf[name]
                 squares += weight * weight
                 if name < 0:
                     continue

@@ -155,3 +155,8 @@ def find(sorted_keys: Ints, keys: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
         return np.zeros(keys.size, dtype=np.int64), np.zeros(keys.size, dtype=np.bool_)
     place = np.minimum(np.searchsorted(sorted_keys, keys), sorted_keys.size - 1)
     return place, sorted_keys[place] == keys
+
+
+def add_up(index: Ints, values: npt.NDArray[np.generic], size: int) -> npt.NDArray[np.float64]:
+    """`[size]` sums of `values` by `index`, as float64 even when there are none."""
+    return np.bincount(index, weights=values, minlength=size).astype(np.float64, copy=False)

@@ -46,7 +46,7 @@ _ABBREVIATIONS = frozenset(
     for word in (*words, "mfg", "mtg", "pte", "pty", "ptes", "ptys", "ppte", "ppty")
 )
 # Longer tokens are cut: without a limit a long run of "a,a,a,…" would be read again from every place in it.
-_REACH = 2048
+_REACH = 512
 _MAX_CACHED = 1 << 17
 _cache: dict[str, tuple[str, ...]] = {}
 

@@ -15,13 +15,14 @@ from typing import NamedTuple
 NBSP = "\u00a0"
 
 _NOT_ALNUM = (
-    r"\s\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\xa9\xab-\xb4\xb6-\xb9\xbb-\xbf\xd7\xf7\u037e\u0387\u0589\u058a\u2000-\u206f"
+    r"\s\x00-\x2b\x2d\x2f\x3a-\x40\x5b-\x60\x7b-\xa9\xab-\xb4\xb6-\xb9\xbb-\xbf\xd7\xf7\u037e\u0387\u0589\u058a\u2000-\u206f"
     r"\u2070-\u209f\u20a0-\u20cf\u2100\u2101\u2103-\u2106\u2108\u2109\u2114\u2116-\u2118\u211e-\u2123\u2125\u2127"
     r"\u2129\u212e\u213a\u213b\u2140-\u2144\u214a-\u218f\u2190-\u2bff\u2e00-\u3004\u3007-\u3030\u30fb\ue000-\uf8ff"
     r"\ufe10-\ufe6f\ufeff-\uff20\uff3b-\uff40\uff5b-\uff65\uffe0-\uffff\U00010000-\U0010ffff"
 )
-LETTER = rf"[^{_NOT_ALNUM}\d]"
-ALNUM = rf"[^{_NOT_ALNUM}]"
+LETTER = rf"[^,.{_NOT_ALNUM}\d]"
+ALNUM = rf"[^,.{_NOT_ALNUM}]"
+ALNUM_OR_POINT = rf"[^{_NOT_ALNUM}]"
 ASCII_ALNUM = "[A-Za-z0-9]"
 APOSTROPHE = r"(?:['\u2019]|&apos;)"
 # Between a letter and a letter, a full stop, exclamation or question mark is part of the word: "snow.snow".
@@ -31,7 +32,7 @@ HYPHEN = r"[-\u058a\u2010\u2011]"
 # O'Brien, d'or, l'amour; any capital but I and Y, which have contractions of their own.
 ELIDED = rf"(?:[A-HJ-XZdlo]['\u2019](?!(?i:ll|re|ve)(?![A-Za-z])){ALNUM}{{2,}}|n['\u2019]{LETTER}{{2,}})"
 # Full stops and commas belong to a compound only before its first hyphen: "U.S.-made", "5.5-inch".
-COMPOUND = rf"(?:{ELIDED}|{ALNUM}(?:{ALNUM}|[.,])*)(?:{HYPHEN}(?:{ELIDED}|{ALNUM}+))+"
+COMPOUND = rf"(?:{ELIDED}|{ALNUM}{ALNUM_OR_POINT}*)(?:{HYPHEN}(?:{ELIDED}|{ALNUM}+))+"
 UNDERSCORED = rf"{ALNUM}+(?:_{ALNUM}+)+"
 _SLASH_PART = rf"{ASCII_ALNUM}+(?:{HYPHEN}[A-Za-z]+){{0,2}}"
 SLASHED = rf"{_SLASH_PART}(?:\\?/{_SLASH_PART}){{1,2}}"
@@ -160,7 +161,7 @@ BEFORE_PUNCTUATION = _rule(rf"((?:{COMPOUND}|{SLASHED}|{WORD}|{ALNUM}+|{NUMBER})
 
 LETTER_RULES: tuple[Rule, ...] = (
     _rule(rf"({_any_of(JOINED)})(?!{APOSTROPHE}(?i:s|m|d|ll|re|ve)(?![A-Za-z]))", _split_joined),
-    _rule(rf"({LETTER}*[^{_NOT_ALNUM}\dnN])[nN](?:['\u2019`]|&apos;)[tT]"),
+    _rule(rf"({LETTER}*[^,.{_NOT_ALNUM}\dnN])[nN](?:['\u2019`]|&apos;)[tT]"),
     _rule(r"([nN](?:['\u2019`]|&apos;)[tT])", _plain_apostrophe),
     _rule(rf"({WORD})"),
     _rule(rf"({_CLOSING})\s+[A-Z]", _with_stop),
