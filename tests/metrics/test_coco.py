@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xlan.errors import DataError
+from xlan.metrics.coco import References, load_references, load_results, pair, some
+
+
+def write(folder: Path, value: Any, name: str = "file.json") -> Path:
+    path = folder / name
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+KARPATHY = {
+    "images": [
+        {"cocoid": 1, "split": "test", "sentences": [{"raw": "A dog."}, {"raw": "One dog."}]},
+        {"cocoid": 2, "split": "train", "sentences": [{"raw": "A cat."}]},
+        {"cocoid": 3, "split": "test", "sentences": []},
+    ]
+}
+
+
+def test_results_are_read(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        [{"image_id": 1, "caption": "a"}, {"image_id": "2", "caption": "b"}, {"image_id": "x.jpg", "caption": ""}],
+    )
+    assert load_results(path) == {1: "a", 2: "b", "x.jpg": ""}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("[{", "not valid JSON: .* at line 1, column 3"),
+        ({"images": []}, "this file holds references: give the results first"),
+        ("3", "expected a list of results .* got int"),
+        ([], "there are no captions in this file"),
+        ([1], "result 1 should be an object, got int"),
+        (
+            [{"image_id": 1, "caption": "a"}, {"caption": "a"}],
+            "result 2 needs 'image_id' to be a number or a text, got None",
+        ),
+        ([{"image_id": True, "caption": "a"}], "result 1 needs 'image_id' to be a number or a text, got True"),
+        ([{"image_id": 7, "caption": None}], r"result 1 \(image 7\) needs 'caption' to be a text, got None"),
+        ([{"image_id": 7, "caption": "a"}] * 2, "there are several for image 7$"),
+        ([{"image_id": i % 9, "caption": "a"} for i in range(18)], "image 0, 1, 2, 3, 4 and 4 more"),
+    ],
+)
+def test_bad_results_are_named(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_results(write(tmp_path, value))
+
+
+def test_coco_annotations_are_read(tmp_path: Path) -> None:
+    annotations = [{"image_id": 5, "caption": "a"}, {"image_id": 5, "caption": "b"}, {"image_id": 6, "caption": "c"}]
+    found = load_references(write(tmp_path, {"images": [], "annotations": annotations}))
+    assert found.captions == {5: ["a", "b"], 6: ["c"]}
+    assert not found.splits
+
+
+def test_karpathy_files_are_read(tmp_path: Path) -> None:
+    found = load_references(write(tmp_path, KARPATHY))
+    assert found.captions == {1: ["A dog.", "One dog."], 2: ["A cat."]}
+    assert load_references(write(tmp_path, KARPATHY), split="train").captions == {2: ["A cat."]}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "expected COCO annotations or Karpathy's dataset format; this looks like a result file"),
+        ({"a": 1}, "expected COCO annotations or Karpathy's dataset format$"),
+        ({"annotations": []}, "there are no reference captions"),
+        (
+            {"annotations": [{"image_id": 1, "caption": 3}]},
+            r"annotation 1 \(image 1\) needs 'caption' to be a text, got 3",
+        ),
+        ({"images": [{"cocoid": 1}]}, r"image 1 \(1\) has no list of sentences"),
+        ({"images": [KARPATHY["images"][0]] * 2}, "image 1 is listed twice"),
+        ({"images": [{"cocoid": 1, "sentences": [{"tokens": []}]}]}, "image 1 needs 'raw' to be a text"),
+    ],
+)
+def test_bad_references_are_named(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_references(write(tmp_path, value))
+
+
+def test_an_unknown_split_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no split 'val'; they have: test, train"):
+        load_references(write(tmp_path, KARPATHY), split="val")
+
+
+REFERENCES = References({1: ["a"], 2: ["b"], 3: ["c"]}, {1: "test", 2: "test", 3: "train"})
+
+
+def test_results_are_paired_within_their_split() -> None:
+    assert pair({2: "y", 1: "x"}, REFERENCES) == ({1: "x", 2: "y"}, {1: ["a"], 2: ["b"]})
+
+
+def test_missing_captions_are_named_unless_a_part_is_wanted() -> None:
+    with pytest.raises(DataError, match=r"1 of 2 images have no caption: 2; .*--subset"):
+        pair({1: "x"}, REFERENCES)
+    assert pair({1: "x"}, REFERENCES, subset=True) == ({1: "x"}, {1: ["a"]})
+
+
+def test_unknown_images_are_named() -> None:
+    with pytest.raises(DataError, match="2 of 3 captions are for images without references: 8, 9"):
+        pair({1: "x", 9: "y", 8: "z"}, REFERENCES)
+
+
+def test_some_lists_numbers_before_texts() -> None:
+    assert some(["b", 3, 1, "a"]) == "1, 3, a, b"
