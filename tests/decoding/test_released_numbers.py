@@ -105,3 +105,15 @@ def test_samples_can_be_trained_through(released) -> None:
     model.zero_grad()
     assert gradient is not None
     assert float(gradient.abs().sum()) > 0
+
+
+def test_other_images_in_the_batch_change_nothing(released) -> None:
+    model, encoded, _ = released
+    together = beam_search(model, encoded, SPECIAL, width=3).hypotheses()
+    for image, expected in enumerate(together):
+        one = slice(image, image + 1)
+        mask = None if encoded.mask is None else encoded.mask[one]
+        alone = type(encoded)(encoded.summary[one], encoded.regions[one], mask)
+        found = beam_search(model, alone, SPECIAL, width=3).hypotheses()[0]
+        assert [h.ids for h in found] == [h.ids for h in expected]
+        assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-9)
