@@ -3,6 +3,7 @@
     config.json         format version, the architecture's numbers, size and SHA-256 of the files beside it
     model.safetensors   the captioner's weights
     vocab.json          words and special ids
+    vision.safetensors  what turns pictures into regions (only in models that caption pictures by themselves)
     README.md           the model card
 
 Never a pickle. A directory is written beside its final place and moved there in one step, so a reader finds the old
@@ -33,17 +34,24 @@ from xlan.model.spec import spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
 
 FORMAT = 1
-CONFIG, WEIGHTS, VOCAB, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
+CONFIG, WEIGHTS, VOCAB, VISION, CARD = (
+    "config.json",
+    "model.safetensors",
+    "vocab.json",
+    "vision.safetensors",
+    "README.md",
+)
 MAX_CONFIG_BYTES = 1 << 20
 DEFAULT_CARD = "# A captioning model\n\nMade with xlan; `config.json` has its numbers.\n"
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model and the words it speaks."""
+    """A model, the words it speaks and, where the directory has one, the file that makes regions of pictures."""
 
     model: CaptionModel
     vocabulary: Vocabulary
+    vision: Path | None = None
 
 
 def save_pretrained(
@@ -53,6 +61,7 @@ def save_pretrained(
     *,
     card: str = "",
     dtype: torch.dtype | None = None,
+    vision: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write a model directory, replacing one that is there.
 
@@ -62,6 +71,7 @@ def save_pretrained(
         vocabulary: must have as many words as the model has ids.
         card: text of the model card.
         dtype: store the weights in this type (`torch.float16` halves the file); default: as they are.
+        vision: a `vision.safetensors` to put in, so that the model can caption pictures by itself.
     """
     if len(vocabulary) != model.vocab_size:
         raise ModelError(f"the vocabulary has {len(vocabulary)} words, the model expects {model.vocab_size}")
@@ -77,7 +87,10 @@ def save_pretrained(
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
         vocabulary.save(temporary / VOCAB)
         write_text(temporary / CARD, card or DEFAULT_CARD)
-        files = {name: _fingerprint(temporary / name) for name in (WEIGHTS, VOCAB)}
+        if vision is not None:
+            shutil.copyfile(vision, temporary / VISION)
+        present = [name for name in (WEIGHTS, VOCAB, VISION) if (temporary / name).exists()]
+        files = {name: _fingerprint(temporary / name) for name in present}
         config = {"format": FORMAT, "model": spec_to_dict(model.spec), "files": files}
         write_json(temporary / CONFIG, config)
         temporary.chmod(0o755)
@@ -149,7 +162,8 @@ def from_pretrained(
     if faults:
         raise WeightsError(f"{source / WEIGHTS}: does not fit the architecture; {faults}")
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.items()}, assign=True)
-    return Pretrained(model.to(device).eval(), vocabulary)
+    vision = source / VISION if VISION in config["files"] else None
+    return Pretrained(model.to(device).eval(), vocabulary, vision)
 
 
 def _read_config(source: Path) -> dict[str, Any]:
@@ -167,7 +181,7 @@ def _read_config(source: Path) -> dict[str, Any]:
 
 
 def _check_files(source: Path, files: dict[str, Any], *, verify: bool) -> None:
-    for name in (WEIGHTS, VOCAB):
+    for name in (WEIGHTS, VOCAB, *([VISION] if VISION in files else [])):
         said = files.get(name)
         if not isinstance(said, dict) or not {"bytes", "sha256"} <= said.keys():
             raise ModelError(f"{source / CONFIG}: 'files' must give bytes and sha256 of {name}")

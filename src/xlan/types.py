@@ -61,3 +61,41 @@ class StepTrace:
 
     spatial: Tensor
     channel: Tensor | None
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a caption.
+
+    Attributes:
+        text: the word.
+        probability: how likely the model found it at its place, 0 to 1.
+        spatial: `[N]` attention over the regions while it was chosen (sums to 1); None unless asked for.
+        channel: `[C]` channel gate, 0 to 1; None unless asked for, or where the model has none.
+    """
+
+    text: str
+    probability: float
+    spatial: npt.NDArray[np.float32] | None = None
+    channel: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a model says of one image.
+
+    Attributes:
+        text: the sentence.
+        score: natural log-probability of the whole sentence, its end included.
+        confidence: geometric mean of the probabilities of its words and its end, 0 to 1.
+        words: its words in order.
+        others: further captions of the same image, from better to worse (beams) or as drawn (samples).
+        boxes: `[N, 4]` boxes of the regions that `spatial` refers to; None unless attention was asked for.
+    """
+
+    text: str
+    score: float
+    confidence: float
+    words: tuple[Word, ...]
+    others: tuple[Caption, ...] = ()
+    boxes: npt.NDArray[np.float32] | None = None

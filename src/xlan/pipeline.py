@@ -1,0 +1,232 @@
+"""The whole library on one screen: a picture in, a sentence out.
+
+    from xlan import Captioner
+    captioner = Captioner.from_pretrained("model-directory")
+    print(captioner.caption("photo.jpg").text)
+
+image → vision (pixels → Regions) → model.encode → decoding (beam over model.step) → text (ids → words) → Caption
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xlan.decoding import (
+    Control,
+    DecodingResult,
+    Hypothesis,
+    NoBadEnding,
+    Require,
+    Rule,
+    SuppressUnknown,
+    beam_search,
+    sample,
+)
+from xlan.errors import DecodingError, ModelError, ShapeError
+from xlan.model.captioner import CaptionModel
+from xlan.model.interface import Encoded
+from xlan.pretrained import Pretrained, from_pretrained
+from xlan.text.vocab import Vocabulary
+from xlan.types import Caption, Regions, Word
+from xlan.vision.grid import GridExtractor
+from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
+from xlan.vision.regions import PreparedImage, RegionExtractor
+
+# A caption that stops on one of these was cut off in the middle of a thought.
+BAD_ENDINGS = ("a", "an", "the", "of", "with", "in", "on", "at", "to", "and", "or", "for", "by", "from", "is", "are")
+SHIPPED = Path(__file__).parent / "models" / "default"
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """How to look for the words.
+
+    Attributes:
+        beams: width of the beam search.
+        samples: draw this many captions instead of searching; 0 searches.
+        temperature: of the draw; below 1 is bolder.
+        top_p: draw from the likeliest words that together have this probability; None for all.
+        seed: of the draw.
+        must: words that have to appear; `dog|dogs` means either.
+        rule: what happens to finished beams (see `xlan.decoding.beam`).
+        max_length: most words, the end included.
+        attention: also return where the model looked for each word.
+    """
+
+    beams: int = 3
+    samples: int = 0
+    temperature: float = 1.0
+    top_p: float | None = None
+    seed: int = 0
+    must: tuple[str, ...] = ()
+    rule: Rule = "released"
+    max_length: int = 20
+    attention: bool = False
+
+
+DEFAULT_OPTIONS = CaptionOptions()
+
+
+class Captioner:
+    """Captions pictures.
+
+    Args:
+        model: a captioning model.
+        vocabulary: its words.
+        extractor: makes regions of pictures, as wide as the model wants them; None for regions only.
+    """
+
+    def __init__(self, model: CaptionModel, vocabulary: Vocabulary, extractor: RegionExtractor | None = None) -> None:
+        if extractor is not None and extractor.feature_dim != model.feature_dim:
+            raise ModelError(
+                f"the extractor makes features {extractor.feature_dim} wide, the model expects {model.feature_dim}"
+            )
+        self.model = model.eval()
+        self.vocabulary = vocabulary
+        self.extractor = extractor
+
+    @classmethod
+    def from_pretrained(
+        cls, directory: str | os.PathLike[str] | None = None, *, device: torch.device | str = "cpu"
+    ) -> Captioner:
+        """Load a model directory; without one, the model that ships with the package.
+
+        Raises:
+            ModelError: no such directory, or it is not one, or the package came without a model.
+        """
+        if directory is None and not SHIPPED.is_dir():
+            raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
+        loaded: Pretrained = from_pretrained(SHIPPED if directory is None else directory, device=device)
+        extractor = None if loaded.vision is None else GridExtractor.load(loaded.vision)
+        return cls(loaded.model, loaded.vocabulary, extractor)
+
+    def caption(
+        self, images: ImageSource | Sequence[ImageSource], options: CaptionOptions = DEFAULT_OPTIONS
+    ) -> Caption | list[Caption]:
+        """Caption one picture, or several as one batch: paths, bytes, open files, PIL images or arrays.
+
+        Raises:
+            ImageError: a picture cannot be used; the message says which and why.
+        """
+        if isinstance(images, list | tuple):
+            return self.caption_prepared([self.prepare(image) for image in images], options)
+        return self.caption_prepared([self.prepare(images)], options)[0]  # type: ignore[arg-type]
+
+    def prepare(self, image: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS) -> PreparedImage:
+        """Open a picture and bring it to the extractor's size; may run in any thread."""
+        extractor = self._extractor()
+        return extractor.prepare(open_image(image, limits=limits, min_side=extractor.min_side))
+
+    def caption_prepared(
+        self, images: Sequence[PreparedImage], options: CaptionOptions = DEFAULT_OPTIONS
+    ) -> list[Caption]:
+        """Caption pictures that `prepare` has opened, as one batch."""
+        return self.caption_regions(self._extractor().extract(images), options) if images else []
+
+    def caption_regions(self, regions: Sequence[Regions], options: CaptionOptions = DEFAULT_OPTIONS) -> list[Caption]:
+        """Caption images whose regions are known already, as one batch."""
+        if not regions:
+            return []
+        device = next(self.model.parameters()).device
+        features, mask = pad_regions(regions, self.model.feature_dim)
+        with torch.inference_mode():
+            encoded = self.model.encode(features.to(device), mask.to(device))
+            found = self._decode(encoded, options)
+        return [self._caption(beams, image) for beams, image in zip(found.hypotheses(), regions, strict=True)]
+
+    def _decode(self, encoded: Encoded, options: CaptionOptions) -> DecodingResult:
+        special = self.vocabulary.special
+        controls = self._controls(options)
+        if not options.samples:
+            return beam_search(
+                self.model,
+                encoded,
+                special,
+                width=options.beams,
+                rule=options.rule,
+                max_length=options.max_length,
+                controls=controls,
+                trace=options.attention,
+            )
+        generator = torch.Generator(next(self.model.parameters()).device).manual_seed(options.seed)
+        return sample(
+            self.model,
+            encoded,
+            special,
+            n=options.samples,
+            temperature=options.temperature,
+            top_p=options.top_p,
+            generator=generator,
+            max_length=options.max_length,
+            controls=controls,
+            trace=options.attention,
+        )
+
+    def _controls(self, options: CaptionOptions) -> list[Control]:
+        endings = [self.vocabulary.id_of(word) for word in BAD_ENDINGS if word in self.vocabulary]
+        controls: list[Control] = [SuppressUnknown(), NoBadEnding(endings)]
+        if options.must:
+            controls.append(Require([self._known_ids(word) for word in options.must]))
+        return controls
+
+    def _known_ids(self, wanted: str) -> list[list[int]]:
+        """Ids of `dog|dogs`, each alternative being a word or a phrase."""
+        alternatives = [part.lower().split() for part in wanted.split("|")]
+        for word in (word for part in alternatives for word in part):
+            if word not in self.vocabulary:
+                raise DecodingError(f"must: the model does not know the word {word!r}")
+        if not all(alternatives):
+            raise DecodingError(f"must: expected a word, or words separated by |, got {wanted!r}")
+        return [self.vocabulary.encode(part) for part in alternatives]
+
+    def _caption(self, beams: list[Hypothesis], regions: Regions) -> Caption:
+        first, *others = [self._one(beam) for beam in beams]
+        boxes = None if beams[0].spatial is None else regions.boxes
+        return replace(first, others=tuple(others), boxes=boxes)
+
+    def _one(self, beam: Hypothesis) -> Caption:
+        count = len(beam.words)
+        texts = [self.vocabulary.words[i] for i in beam.words]
+        spatial = _rows(beam.spatial, count)
+        channel = _rows(beam.channel, count)
+        words = tuple(
+            Word(text, math.exp(log_prob), where, gate)
+            for text, log_prob, where, gate in zip(texts, beam.log_probs[:count], spatial, channel, strict=True)
+        )
+        confidence = math.exp(beam.total / max(1, len(beam.ids)))
+        return Caption(" ".join(texts), beam.total, confidence, words)
+
+    def _extractor(self) -> RegionExtractor:
+        if self.extractor is None:
+            raise ModelError(
+                "this model captions region features, not pictures: its directory has no vision.safetensors; "
+                "use caption_regions, or a model that has one"
+            )
+        return self.extractor
+
+
+def _rows(tensor: Tensor | None, count: int) -> Iterable[np.ndarray | None]:
+    return [None] * count if tensor is None else list(tensor[:count].float().cpu().numpy())
+
+
+def pad_regions(regions: Sequence[Regions], feature_dim: int) -> tuple[Tensor, Tensor]:
+    """Features of several images as one `[B, N, feature_dim]` float32 tensor, and the mask `[B, N]` of those there."""
+    most = max(len(image) for image in regions)
+    features = torch.zeros(len(regions), most, feature_dim)
+    mask = torch.zeros(len(regions), most, dtype=torch.bool)
+    for row, image in enumerate(regions):
+        if image.features.ndim != 2 or image.features.shape[1] != feature_dim:
+            raise ShapeError(
+                f"regions of image {row}: expected features [N, {feature_dim}], got {list(image.features.shape)}"
+            )
+        features[row, : len(image)] = torch.from_numpy(np.ascontiguousarray(image.features)).float()
+        mask[row, : len(image)] = True
+    return features, mask
