@@ -14,6 +14,7 @@ from torch import Tensor
 from xlan.data.dataset import CaptionDataset
 from xlan.data.plan import BatchPlan
 from xlan.types import Regions
+from xlan.vision.shards import PIECE
 
 BatchT = TypeVar("BatchT", bound="ImageBatch")
 
@@ -71,8 +72,12 @@ def collate_regions(items: Sequence[Regions]) -> tuple[Tensor, Tensor]:
     longest, width = max(len(item) for item in items), items[0].features.shape[1]
     features = torch.zeros(len(items), longest, width)
     mask = torch.zeros(len(items), longest, dtype=torch.bool)
+    step = max(1, PIECE // width)
     for row, item in enumerate(items):
-        features[row, : len(item)] = _tensor(item.features)
+        source, target = _tensor(item.features), features[row]
+        for start in range(0, len(item), step):
+            end = min(start + step, len(item))
+            target[start:end] = source[start:end]
         mask[row, : len(item)] = True
     return features, mask
 

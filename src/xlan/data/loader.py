@@ -5,7 +5,6 @@ The loaders share the data out over ranks by themselves; do not let another libr
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from typing import Generic, Literal, TypeVar
 
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from xlan.data.collate import BatchT, CaptionBatch, ImageBatch, caption_batch, image_batch
 from xlan.data.dataset import CaptionDataset
 from xlan.data.plan import BatchPlan, EpochPlanner
+from xlan.data.workers import obey_parent_only
 from xlan.errors import DataError
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
@@ -149,7 +149,7 @@ def _source(
         num_workers=num_workers,
         pin_memory=pin_memory,
         persistent_workers=num_workers > 0,
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_start_worker,
         multiprocessing_context=start_method if num_workers else None,
         # A loader draws a seed for its workers; from a generator of its own, or training would not be
         # repeatable.
@@ -157,8 +157,5 @@ def _source(
     )
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:  # noqa: ARG001
-    """Let a worker live through SIGTERM and Ctrl-C, which reach the whole process group: the training process answers
-    them, and its workers end with it."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+def _start_worker(worker: int) -> None:  # noqa: ARG001
+    obey_parent_only()

@@ -19,6 +19,7 @@ from xlan.data.importers.entries import MAX_ARRAY_BYTES, Bad, Entry, Found
 from xlan.errors import FeatureError
 
 MAX_LINE_BYTES = 2 * MAX_ARRAY_BYTES
+_BUFFER = 4 << 20  # lines are hundreds of kilobytes long
 _COLUMNS = {
     6: ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features"),
     10: (
@@ -53,7 +54,7 @@ class TsvFiles:
         """One entry per line."""
         done = 0
         for path in self._files:
-            with path.open("rb") as file:
+            with path.open("rb", buffering=_BUFFER) as file:
                 number = 0
                 while line := file.readline(MAX_LINE_BYTES + 1):
                     number += 1
