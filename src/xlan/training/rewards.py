@@ -7,9 +7,6 @@ once, and from then on only image positions and ids travel.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
+from xlan.data.workers import obey_parent_only
 from xlan.errors import TrainingError
 
 Rewards: TypeAlias = npt.NDArray[np.float64]
@@ -108,18 +106,7 @@ _worker_scorer: Scorer | None = None
 def _become_worker(scorer: Scorer) -> None:
     global _worker_scorer
     _worker_scorer = scorer
-    # These signals reach the whole process group; the training process answers them, and this one ends with it.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
-    """End this process when the training process is gone, however it went: its queue alone would not tell."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    obey_parent_only()
 
 
 def _score(images: Sequence[str], captions: Sequence[Sequence[int]]) -> Rewards:

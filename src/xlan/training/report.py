@@ -1,0 +1,236 @@
+"""A run as one HTML page: curves, scores, captions as they improve, settings. Self-contained; nothing is fetched.
+
+Everything a run folder holds is text from somewhere else (captions, names, messages) and is escaped here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from xlan.errors import DataError
+from xlan.files import read_json, write_text
+from xlan.training.charts import line_chart, number
+from xlan.training.evaluate import read_predictions
+from xlan.training.logs import read_log
+
+# What is drawn, in this order, where the log has it: (key of a step record, heading).
+CURVES = (
+    ("loss", "Loss per word"),
+    ("reward", "Reward of samples (CIDEr-D)"),
+    ("baseline", "Reward of the baseline"),
+    ("length", "Words per sampled caption"),
+    ("bad_endings", "Share of bad endings"),
+    ("entropy", "Entropy per word (nats)"),
+    ("distinct", "Share of distinct samples"),
+    ("grad_norm", "Gradient norm"),
+    ("lr", "Learning rate"),
+    ("captions_per_second", "Captions per second"),
+)
+
+
+def write_report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+    """Write the page of a run folder; returns its path.
+
+    Args:
+        run: the folder.
+        output: where to; `RUN/report.html` when None.
+
+    Raises:
+        DataError: the folder holds no run.
+    """
+    folder = Path(run)
+    if not (folder / "log.jsonl").is_file():
+        raise DataError(f"{folder}: not a training run (there is no log.jsonl in it)")
+    path = Path(output) if output is not None else folder / "report.html"
+    write_text(path, render(folder))
+    return path
+
+
+def render(folder: Path) -> str:
+    """The page as text."""
+    records = list(read_log(folder / "log.jsonl"))
+    steps = [record for record in records if record.get("kind") == "step"]
+    evaluations = [record for record in records if record.get("kind") == "evaluation"]
+    body = [
+        _head(folder, records, steps, evaluations),
+        _warnings(record for record in records if record.get("kind") == "warning"),
+        _section("Curves", f'<div class="charts">{_curves(steps, evaluations)}</div>'),
+        _section("Scores per epoch", _scores(evaluations)),
+        _section("Captions as they improve", _samples(folder)),
+        _section("Configuration", _file(folder / "config.yaml")),
+        _section("Environment", _file(folder / "environment.json")),
+    ]
+    title = escape(folder.name)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{title} – xlan training</title><style>{STYLE}</style></head>"
+        f"<body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _head(
+    folder: Path,
+    records: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, Any]],
+    evaluations: Sequence[Mapping[str, Any]],
+) -> str:
+    end: Mapping[str, Any] = next(
+        (record for record in reversed(records) if record.get("kind") in ("end", "start", "step")), {}
+    )
+    state = str(end.get("reason")) if end.get("kind") == "end" else "running, or cut off"
+    tiles = []
+    best = _best(evaluations)
+    if best is not None:
+        tiles.append(("best CIDEr", number(_cider(best)), f"epoch {best.get('epoch', 0) + 1}"))
+    if steps:
+        tiles.append(("steps", f"{steps[-1].get('step', 0):,}", f"epoch {steps[-1].get('epoch', 0) + 1}"))
+        speeds = [s["captions_per_second"] for s in steps if isinstance(s.get("captions_per_second"), int | float)]
+        if speeds:
+            tiles.append(("captions/s", number(round(sorted(speeds)[len(speeds) // 2])), "median"))
+    size = next((r["parameters"] for r in records if isinstance(r.get("parameters"), int)), None)
+    if size is not None:
+        tiles.append(("parameters", f"{size:,}", ""))
+    if records and isinstance(records[-1].get("time"), int | float):
+        at = datetime.fromtimestamp(records[-1]["time"], tz=timezone.utc)
+        tiles.append(("last record", at.strftime("%H:%M"), at.strftime("%Y-%m-%d UTC")))
+    shown = "".join(
+        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>'
+        for name, value, note in tiles
+    )
+    return f'<header><h1>{escape(folder.name)}</h1><p>{escape(state)}</p><dl class="tiles">{shown}</dl></header>'
+
+
+def _warnings(records: Iterable[Mapping[str, Any]]) -> str:
+    rows = [f"<li>step {record.get('step', 0)}: {escape(str(record.get('text', '')))}</li>" for record in records]
+    return f'<section class="warn"><h2>Warnings</h2><ul>{"".join(dict.fromkeys(rows))}</ul></section>' if rows else ""
+
+
+def _curves(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> str:
+    best = _best(evaluations)
+    scores = [(float(record.get("epoch", 0) + 1), _cider(record)) for record in evaluations if "CIDEr" in _of(record)]
+    marked = None if best is None else (float(best.get("epoch", 0) + 1), _cider(best))
+    charts = [line_chart("CIDEr on the validation split", scores, x_name="epoch", marked=marked)]
+    for key, title in CURVES:
+        points = [(float(s["step"]), float(s[key])) for s in steps if isinstance(s.get(key), int | float)]
+        charts.append(line_chart(title, points, x_name="step"))
+    return "".join(charts) or "<p>Nothing was logged yet.</p>"
+
+
+def _scores(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    if not evaluations:
+        return "<p>No evaluation yet.</p>"
+    names = list(dict.fromkeys(name for record in evaluations for name in _of(record)))
+    best = _best(evaluations)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    rows = []
+    for record in evaluations:
+        cells = "".join(f"<td>{_cell(_of(record).get(name))}</td>" for name in names)
+        mark = ' class="best"' if record is best else ""
+        rows.append(f'<tr{mark}><th scope="row">{record.get("epoch", 0) + 1}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll"><table><thead><tr><th scope="col">epoch</th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else "–"
+
+
+def _samples(folder: Path) -> str:
+    """For a few images what people said and what the model said, epoch by epoch; unchanged captions are told once."""
+    try:
+        chosen = read_json(folder / "samples.json")
+    except DataError:
+        chosen = {}
+    files = sorted((folder / "predictions").glob("*-epoch-*.json"))
+    said = [(_epoch_of(path), read_predictions(path)) for path in files]
+    if not isinstance(chosen, dict) or not chosen or not said:
+        return "<p>No captions yet.</p>"
+    articles = []
+    for image, references in chosen.items():
+        history: list[tuple[str, str]] = []
+        for epoch, captions in said:
+            caption = captions.get(str(image), "")
+            if not history or history[-1][1] != caption:
+                history.append((epoch, caption))
+        lines = "".join(
+            f'<li><span class="epoch">epoch {escape(epoch)}</span> {escape(caption) or "<em>nothing</em>"}</li>'
+            for epoch, caption in history
+        )
+        people = "".join(f"<li>{escape(str(text))}</li>" for text in references)
+        articles.append(
+            f"<article><h3>{escape(str(image))}</h3><ol>{lines}</ol>"
+            f"<details><summary>what people said</summary><ul>{people}</ul></details></article>"
+        )
+    return f'<div class="samples">{"".join(articles)}</div>'
+
+
+def _epoch_of(path: Path) -> str:
+    return path.stem.rpartition("-")[2].lstrip("0") or "0"
+
+
+def _file(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")[:200_000]
+    except OSError:
+        return "<p>Not recorded.</p>"
+    return f'<pre tabindex="0">{escape(text)}</pre>'
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+
+
+def _of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    scores = record.get("scores")
+    return scores if isinstance(scores, Mapping) else {}
+
+
+def _cider(record: Mapping[str, Any]) -> float:
+    value = _of(record).get("CIDEr")
+    return float(value) if isinstance(value, int | float) else float("-inf")
+
+
+def _best(evaluations: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    scored = [record for record in evaluations if "CIDEr" in _of(record)]
+    return max(scored, key=_cider) if scored else None
+
+
+STYLE = """
+:root{--ink:#1b1f24;--soft:#5c6670;--paper:#fff;--card:#f5f6f8;--line:#dfe3e8;--curve:#0b62c4;--mark:#b3420a;--warn:#fff4e0}
+@media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#a5adb6;--paper:#14171a;--card:#1e2226;--line:#353b42;
+--curve:#6cb2ff;--mark:#ffa25e;--warn:#3a2c12}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
+h1{font-size:1.6rem;margin:0}h2{font-size:1.15rem;margin:32px 0 12px}h3{font-size:.95rem;margin:0 0 6px}
+header p{color:var(--soft);margin:4px 0 16px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:12px;margin:0}
+.tile,article,figure{background:var(--card);border-radius:8px;padding:12px 14px;margin:0}
+dt{color:var(--soft);font-size:.8rem}dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
+dd small{display:block;color:var(--soft);font-size:.75rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
+figcaption{font-size:.85rem;display:flex;justify-content:space-between}.now{color:var(--soft)}
+svg{width:100%;height:auto;display:block}
+.curve{fill:none;stroke:var(--curve);stroke-width:1.8;stroke-linejoin:round}.dot{fill:var(--curve)}
+.mark{fill:none;stroke:var(--mark);stroke-width:2}
+.grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--soft);font-size:10.5px;font-family:system-ui,sans-serif}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
+th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+thead th{color:var(--soft)}
+.best td,.best th{font-weight:600;color:var(--mark)}
+.samples{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
+ol,ul{margin:0;padding-left:0;list-style:none}article li{margin:2px 0}
+.epoch{color:var(--soft);font-size:.78rem;margin-right:6px}
+details{margin-top:8px;color:var(--soft);font-size:.85rem}summary{cursor:pointer}
+pre{background:var(--card);border-radius:8px;padding:12px 14px;overflow:auto;max-height:460px;font-size:.8rem;margin:0}
+.warn{background:var(--warn);border-radius:8px;padding:4px 16px 12px;margin-top:20px}.warn h2{margin-top:12px}
+"""

@@ -1,0 +1,172 @@
+"""Real processes: killed, terminated, and working together under torchrun."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from xlan.config import parse_config
+from xlan.training.logs import read_log
+from xlan.training.run import run_training
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX signals and gloo over sockets"),
+]
+
+Settings = Callable[..., dict[str, Any]]
+PATIENCE = 240  # seconds; a busy machine takes long to import torch
+NO_DROPOUT = dict.fromkeys(
+    ("region_dropout", "block_dropout", "dropout", "update_dropout", "word_dropout", "logit_dropout"), 0.0
+)
+
+
+@pytest.fixture
+def settings(run_settings: Settings, trained: Path, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """Writes the settings of a run; returns its folder and the file."""
+
+    def make(name: str, stage: str, **changes: Any) -> tuple[Path, Path]:
+        value = run_settings(stage, tmp_path / name, **changes)
+        if stage == "scst":
+            options = value["model"]["options"]
+            value["model"] = {"init": str(trained), "options": {k: v for k, v in options.items() if "dropout" in k}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(value))
+        return tmp_path / name, tmp_path / f"{name}.yaml"
+
+    return make
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts commands in groups of their own and leaves none of them behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*command: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+        process.wait()
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if (folder / "log.jsonl").exists():
+            done = [record.get("step", 0) for record in read_log(folder / "log.jsonl")]
+            if done and max(done) >= step:
+                return
+        assert process.poll() is None, f"ended early: {process.communicate()[0]}"
+        time.sleep(0.02)
+    pytest.fail(f"step {step} not reached in {PATIENCE} s")
+
+
+def run_here(file: Path, resume: str | None = None) -> int:
+    return run_training(parse_config(yaml.safe_load(file.read_text())), resume_from=resume)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "last" / "model.safetensors")
+
+
+@pytest.mark.parametrize("stage", ["xe", "scst"])
+def test_killed_at_random_points_it_ends_with_the_same_bits(stage: str, settings: Any, start: Any) -> None:
+    whole, whole_file = settings("whole", stage)
+    run_here(whole_file)
+    folder, file = settings("killed", stage)
+    process = start("xlan", "train", str(file))
+    wait_for_step(folder, random.randint(2, 12), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert run_here(file, resume="auto") == 0
+    ours, theirs = weights(folder), weights(whole)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_sigterm_to_the_whole_group_saves_and_leaves_with_143(settings: Any, start: Any) -> None:
+    """With loader and reward workers, which get the signal too."""
+    folder, file = settings(
+        "stopped", "scst", data={"workers": 1}, scst={"reward_workers": 1}, train={"epochs": 1000}, checkpoint={}
+    )
+    process = start("xlan", "train", str(file))
+    wait_for_step(folder, 3, process)
+    os.killpg(process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143, output
+    assert "Traceback" not in output
+    assert "stopped by SIGTERM after step" in " ".join(output.split())
+    records = list(read_log(folder / "log.jsonl"))
+    steps = max(record["step"] for record in records if record["kind"] == "step")
+    assert records[-2]["kind"] == "saved"
+    assert records[-2]["step"] == steps
+
+
+def torchrun(*arguments: str) -> tuple[str, ...]:
+    return ("torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "xlan", "train", *arguments)
+
+
+@pytest.mark.parametrize("stage", ["xe", "scst"])
+def test_two_processes_equal_one_on_the_same_batches(stage: str, settings: Any, start: Any) -> None:
+    changes = {"train": {"max_steps": 20}, "evaluation": {"every": 4, "beams": 1, "metrics": ["CIDEr"]}}
+    if stage == "xe":
+        changes["model"] = {
+            "name": "xlan-tiny",
+            "options": {"dim": 16, "heads": 2, "hidden_dim": 4, "depth": 1, **NO_DROPOUT},
+        }
+    else:
+        changes["scst"] = {"dropout": False}
+    alone, alone_file = settings("alone", stage, **changes)
+    run_here(alone_file)
+    both, both_file = settings("both", stage, **changes)
+    process = start(*torchrun(str(both_file)))
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    ours, theirs = weights(both), weights(alone)
+    difference = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    assert difference < 1e-5
+    losses = [[r["loss"] for r in read_log(path / "log.jsonl") if r["kind"] == "step"] for path in (alone, both)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert len(losses[0]) == 20
+
+
+def test_a_killed_rank_ends_the_other_with_a_clear_message(settings: Any, start: Any) -> None:
+    folder, file = settings("broken", "xe", train={"epochs": 1000}, evaluation={"every": 1000, "metrics": ["CIDEr"]})
+    process = start(*torchrun(str(file)))
+    wait_for_step(folder, 3, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ranks = {
+        pid: dict(item.split("=", 1) for item in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in item)
+        for pid in children
+    }
+    victim = next(int(pid) for pid, environment in ranks.items() if environment.get("RANK") == "1")
+    os.kill(victim, signal.SIGKILL)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
+    assert "process 0 of 2 lost contact with another process of the run" in " ".join(output.split())

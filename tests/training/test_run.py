@@ -1,0 +1,182 @@
+"""Whole runs in this process: what they leave behind, how they resume, and what they say about bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from xlan.config import load_config, parse_config
+from xlan.errors import XlanError
+from xlan.pretrained import from_pretrained
+from xlan.training.checkpoint import CheckpointFolder
+from xlan.training.logs import read_log
+from xlan.training.run import run_training
+
+Settings = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def settings(run_settings: Settings, trained: Path) -> Settings:
+    def make(stage: str, output: Path, **changes: Any) -> dict[str, Any]:
+        value = run_settings(stage, output, **changes)
+        if stage == "scst":
+            value["model"] = {"init": str(trained), **changes.get("model", {})}
+        return value
+
+    return make
+
+
+def run(value: dict[str, Any], resume: str | None = None) -> int:
+    return run_training(parse_config(value), resume_from=resume)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "last" / "model.safetensors")
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("stage", ["xe", "scst"])
+class TestWholeRun:
+    def test_it_leaves_a_complete_folder(self, settings: Settings, tmp_path: Path, stage: str) -> None:
+        assert run(settings(stage, tmp_path / "run", train={"epochs": 2})) == 0
+        run_folder = tmp_path / "run"
+        assert load_config(run_folder / "config.yaml").train.epochs == 2
+        assert from_pretrained(run_folder / "best").model.vocab_size == len(
+            from_pretrained(run_folder / "last").vocabulary
+        )
+        predictions = json.loads((run_folder / "predictions" / "val-epoch-002.json").read_text())
+        assert {"image_id", "caption"} == set(predictions[0])
+        records = list(read_log(run_folder / "log.jsonl"))
+        assert [record["step"] for record in records if record["kind"] == "step"] == list(range(1, 13))
+        assert sum(record["kind"] == "evaluation" for record in records) == 2
+        assert len(CheckpointFolder(run_folder / "checkpoints", keep=2).names()) == 2
+
+    def test_the_same_seed_gives_the_same_weights(self, settings: Settings, tmp_path: Path, stage: str) -> None:
+        for name in ("a", "b"):
+            run(settings(stage, tmp_path / name, train={"epochs": 1}))
+        run(settings(stage, tmp_path / "c", train={"epochs": 1}, seed=5))
+        assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+        assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+    @pytest.mark.slow
+    def test_stopped_at_any_step_it_goes_on_bit_for_bit(self, settings: Settings, tmp_path: Path, stage: str) -> None:
+        """Inside an epoch, at its end, several times over; dropout on, so random states matter."""
+        run(settings(stage, tmp_path / "whole", train={"epochs": 3}))
+        folder = tmp_path / "parts"
+        for stop_at in (1, 4, 6, 11, 13):
+            run(settings(stage, folder, train={"epochs": 3, "max_steps": stop_at}), resume="auto")
+        assert run(settings(stage, folder, train={"epochs": 3}), resume="auto") == 0
+        assert same(weights(folder), weights(tmp_path / "whole"))
+        logs = [list(read_log(path / "log.jsonl")) for path in (folder, tmp_path / "whole")]
+        steps = [[(r["step"], r["loss"]) for r in log if r["kind"] == "step"] for log in logs]
+        assert steps[0] == steps[1]
+        scores = [[r["scores"] for r in log if r["kind"] == "evaluation"] for log in logs]
+        assert scores[0] == scores[1]
+
+
+class TestBadInput:
+    def refuse(self, value: dict[str, Any], expected: str, resume: str | None = None) -> None:
+        with pytest.raises(XlanError, match=expected) as caught:
+            run(value, resume)
+        assert "\n" not in str(caught.value)
+
+    def test_a_folder_with_a_run_in_it(self, settings: Settings, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("")
+        self.refuse(settings("xe", tmp_path), r"holds a run already; go on with it \(--resume auto\)")
+
+    def test_an_unwritable_folder(self, settings: Settings, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        self.refuse(settings("xe", tmp_path / "file" / "run"), "cannot be written: Not a directory")
+
+    def test_missing_captions(self, settings: Settings, tmp_path: Path) -> None:
+        value = settings("xe", tmp_path / "run")
+        value["data"] = {"captions": str(tmp_path / "none.json"), "features": str(tmp_path)}
+        self.refuse(value, r"none\.json")
+
+    def test_an_empty_split(self, settings: Settings, tmp_path: Path) -> None:
+        value = settings("xe", tmp_path / "run", data={"val_split": "nothing"})
+        self.refuse(value, "split 'nothing' has no images; there are: train")
+
+    def test_an_unknown_model(self, settings: Settings, tmp_path: Path) -> None:
+        self.refuse(settings("xe", tmp_path / "run", model={"name": "resnet"}), "expected one of xlan, .* got 'resnet'")
+
+    def test_an_unknown_model_option(self, settings: Settings, tmp_path: Path) -> None:
+        value = settings("xe", tmp_path / "run", model={"options": {"dims": 3}})
+        self.refuse(value, "unknown key 'dims'")
+
+    def test_scheduled_sampling_with_a_transformer(self, settings: Settings, tmp_path: Path) -> None:
+        value = settings("xe", tmp_path / "run", train={"scheduled_sampling": {}})
+        value["model"] = {"name": "xtransformer-tiny"}
+        self.refuse(value, r"train\.scheduled_sampling works with LSTM decoders only")
+
+    def test_features_of_another_width(self, settings: Settings, trained: Path, tmp_path: Path) -> None:
+        from xlan.data.shapes import make_shapes
+        from xlan.types import Regions
+        from xlan.vision.store import FeatureStoreWriter
+
+        captions, features = make_shapes(16)
+        with FeatureStoreWriter(tmp_path / "store") as writer:
+            for image, regions in features.items():
+                writer.add(image, Regions(regions.features[:, :8], regions.boxes))
+        table = "".join(
+            f'{{"file": "{i.file}", "caption": "{c}", "split": "{i.split}"}}\n' for i in captions for c in i.captions
+        )
+        (tmp_path / "captions.jsonl").write_text(table)
+        value = settings("scst", tmp_path / "run")
+        value["data"] = {"captions": str(tmp_path / "captions.jsonl"), "features": str(tmp_path / "store")}
+        self.refuse(value, "takes features 32 wide, but .* has 8")
+
+    def test_a_vocabulary_that_changed(self, settings: Settings, tmp_path: Path) -> None:
+        run(settings("xe", tmp_path / "run", train={"epochs": 1}))
+        value = settings("xe", tmp_path / "run", train={"epochs": 2}, data={"min_count": 60})
+        self.refuse(value, "was trained with another vocabulary", resume="auto")
+
+    def test_settings_that_changed(self, settings: Settings, tmp_path: Path) -> None:
+        run(settings("xe", tmp_path / "run", train={"epochs": 1}))
+        value = settings("xe", tmp_path / "run", train={"epochs": 1, "batch_size": 4, "label_smoothing": 0.1})
+        self.refuse(value, r"these changed: train\.batch_size, train\.label_smoothing", resume="auto")
+
+    def test_only_damaged_checkpoints(self, settings: Settings, tmp_path: Path) -> None:
+        run(settings("xe", tmp_path / "run", train={"epochs": 1}))
+        for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+            state.unlink()
+        self.refuse(settings("xe", tmp_path / "run"), "none of its checkpoints is whole", resume="auto")
+
+    def test_half_precision_without_a_gpu(self, settings: Settings, tmp_path: Path) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU here")
+        value = settings("xe", tmp_path / "run", train={"precision": "fp16"})
+        self.refuse(value, "'fp16' needs a GPU; allowed here: fp32, bf16")
+
+    def test_a_loss_that_is_not_finite_names_the_images(self, settings: Settings, tmp_path: Path) -> None:
+        value = settings("xe", tmp_path / "run", train={"optimizer": {"lr": 1e30}, "clip": {"by": "none"}})
+        self.refuse(value, r"(the loss is nan|not finite).* on images shapes-\d+, .*; the weights were not updated")
+
+
+def test_bfloat16_trains(settings: Settings, tmp_path: Path) -> None:
+    assert run(settings("xe", tmp_path / "run", train={"epochs": 1, "precision": "bf16"})) == 0
+
+
+@pytest.mark.parametrize("name", ["xtransformer-tiny", "transformer-tiny", "ablation-base"])
+def test_the_other_models_train(settings: Settings, tmp_path: Path, name: str) -> None:
+    value = settings("xe", tmp_path / "run", train={"epochs": 1, "label_smoothing": 0.1})
+    value["model"] = {"name": name, "options": {"dim": 16, "heads": 1 if "ablation" in name else 2}}
+    assert run(value) == 0
+
+
+def test_early_stop(settings: Settings, tmp_path: Path) -> None:
+    value = settings("xe", tmp_path / "run", train={"epochs": 30, "optimizer": {"lr": 1e-9}})
+    value["evaluation"]["early_stop"] = 2
+    assert run(value) == 0
+    log = list(read_log(tmp_path / "run" / "log.jsonl"))
+    assert log[-1]["reason"] == "CIDEr has not risen for 2 evaluations"
+    assert sum(record["kind"] == "evaluation" for record in log) == 3
