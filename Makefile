@@ -1,4 +1,4 @@
-# Five words: caption · test · check · bench · clean. Each sets up what it needs in .venv on first use, and again only
+# Six words: caption · smoke · test · check · bench · clean. Each sets up what it needs in .venv on first use, and again only
 # when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV   := .venv
@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 IMAGE  ?=
 
-.PHONY: caption test check bench clean
+.PHONY: caption smoke test check bench clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -24,6 +24,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 
 caption: $(VENV)/.installed
 	$(BIN)/python examples/caption_demo.py $(IMAGE)
+
+# Train on drawn shapes, cross-entropy then self-critical, in about a minute; the report pages are in out/smoke.
+smoke: $(VENV)/.installed-dev
+	XLAN=$(BIN)/xlan bash runs/smoke.sh
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
