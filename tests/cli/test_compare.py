@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from xlan.cli.main import app
+
+TRUTH = {i: f"a {color} {thing} on the {place}" for i, (color, thing, place) in enumerate(
+    [("red", "bus", "street"), ("big", "dog", "grass"), ("small", "cat", "sofa"), ("old", "man", "bench")] * 3
+)}  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    annotations = [{"image_id": i, "caption": text} for i, text in TRUTH.items()]
+    (tmp_path / "refs.json").write_text(json.dumps({"annotations": annotations}))
+    (tmp_path / "a.json").write_text(json.dumps([{"image_id": i, "caption": "a thing on the street"} for i in TRUTH]))
+    (tmp_path / "b.json").write_text(json.dumps(annotations))
+    return [str(tmp_path / name) for name in ("a.json", "b.json", "refs.json")]
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["compare", *arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+def test_both_scores_their_difference_and_the_images_are_shown(files: list[str]) -> None:
+    outcome = run(*files, "--metrics", "bleu,rouge,cider", "--samples", "100", "--images", "2")
+    assert outcome.exit_code == 0, outcome.exception
+    for text in ("BLEU-4", "CIDEr", "95% interval", "where they differ most (CIDEr)", "A: a thing on the street"):
+        assert text in outcome.stdout
+
+
+def test_json_is_complete_and_seeded(files: list[str]) -> None:
+    arguments = [*files, "--metrics", "rouge,cider", "--samples", "50", "--seed", "4", "--json", "--images", "3"]
+    first, second = run(*arguments), run(*arguments)
+    assert first.stdout == second.stdout
+    found = json.loads(first.stdout)
+    assert list(found["scores"]) == ["ROUGE-L", "CIDEr"]
+    rouge = found["scores"]["ROUGE-L"]
+    assert rouge["difference"] == pytest.approx(rouge["B"] - rouge["A"])
+    assert 0 < rouge["low"] <= rouge["difference"] <= rouge["high"]
+    assert rouge["p"] == pytest.approx(2 / 51)
+    assert len(found["images"]) == 3
+    assert found["seed"] == 4
+
+
+def test_images_can_be_ranked_by_another_score(files: list[str]) -> None:
+    outcome = run(*files, "--metrics", "bleu", "--samples", "20", "--by", "bleu-4")
+    assert "where they differ most (BLEU-4)" in outcome.stdout
+    wrong = run(*files, "--metrics", "bleu", "--samples", "20")
+    assert "--by takes one of the scores that were asked for (BLEU-1" in str(wrong.exception)
