@@ -137,7 +137,7 @@ def karpathy_pictures(path: str | os.PathLike[str], *, splits: Sequence[str] | N
     """Pictures that a dataset file in Karpathy's format names, with split and raw captions.
 
     Files are looked for beside the JSON: in the tar of the entry's `shard` field, else under `filepath/filename`, else
-    under `filename`. The id is `cocoid`, else `imgid`, else the file name without suffix.
+    under `filename`. The id is `cocoid`, else the file name without suffix.
     """
     source = Path(path)
     value = read_json(source)
@@ -158,7 +158,7 @@ def _karpathy_picture(
     source: Path, number: int, entry: dict[str, Any], shards: dict[str, dict[str, tuple[int, int]]]
 ) -> Picture:
     filename, split = entry["filename"], str(entry.get("split", ""))
-    image_id = str(entry.get("cocoid", entry.get("imgid", Path(filename).stem)))
+    image_id = str(entry.get("cocoid", Path(filename).stem))
     sentences = entry.get("sentences") or []
     if not isinstance(sentences, list):
         raise DataError(f"{source}: images[{number}] has 'sentences' that are not a list")
