@@ -208,7 +208,7 @@ class _Texts:
                 value, per_image = scorer.score(self.tokenised_references, self.tokenised)
             else:
                 value, per_image = scorer.score(self.references, self.results)
-        except XlanError as error:
+        except (XlanError, ImportError) as error:
             if required:
                 raise MetricError(f"{name} is required but cannot be computed: {error}") from error
             yield Score(name, None, reason=str(error))
