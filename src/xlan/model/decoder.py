@@ -11,6 +11,7 @@ loop, logits after it, on real words only; captions that have ended leave the lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -118,11 +119,15 @@ class LSTMDecoder(nn.Module):
         words: Tensor = self.word_dropout(self.word_sigma(self.embed(tokens)))
         return words
 
-    def _remember(self, encoded: Encoded) -> ImageMemory:
+    def _input_weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The columns of the LSTM's input weights for word, image and context; added ones share theirs."""
+        words, image, *context = torch.split(self.lstm.weight_ih, self.dim, dim=1)
+        return words, image, context[0] if context else image
+
+    def _remember(self, encoded: Encoded, for_image: Tensor) -> ImageMemory:
         """Project the regions and compute the image's share of the gates, once per image."""
         cache = self.attention.project(encoded.regions, mask=encoded.mask)
-        weight = self.lstm.weight_ih[:, self.dim : 2 * self.dim]
-        return ImageMemory(cache, F.linear(encoded.summary, weight, self.lstm.bias_ih + self.lstm.bias_hh))
+        return ImageMemory(cache, F.linear(encoded.summary, for_image, self.lstm.bias_ih + self.lstm.bias_hh))
 
     def _advance(
         self,
@@ -130,14 +135,16 @@ class LSTMDecoder(nn.Module):
         state: tuple[Tensor, Tensor, Tensor],
         cache: Projected,
         groups: RowGroups,
-        weights: tuple[Tensor, Tensor],
+        recurrent: Callable[[Tensor, Tensor], Tensor],
         linear: LinearFunction,
         trace: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor, StepTrace | None]:
-        """One time step of rows `[R, D]`: `gates` `[R, 4D]` holds what words and images contribute."""
+        """One time step of rows `[R, D]`: `gates` `[R, 4D]` holds what words and images contribute.
+
+        `recurrent` computes the share of the previous context and hidden state.
+        """
         hidden, cell, context = state
-        for_context, for_hidden = weights
-        gates = gates + linear(self.dropout(context), for_context, None) + linear(hidden, for_hidden, None)
+        gates = gates + recurrent(self.dropout(context), hidden)
         let_in, keep, new, let_out = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(keep) * cell + torch.sigmoid(let_in) * torch.tanh(new)
         hidden = torch.sigmoid(let_out) * torch.tanh(cell)
@@ -155,26 +162,22 @@ class LSTMDecoder(nn.Module):
         channel = None if found.channel is None else groups.to_rows(found.channel)
         return hidden, cell, context, StepTrace(groups.to_rows(found.spatial).mean(dim=1), channel)
 
-    def _recurrent_weights(self) -> tuple[Tensor, Tensor]:
-        """The columns of the LSTM's weights for the previous context and the hidden state."""
-        return self.lstm.weight_ih[:, -self.dim :], self.lstm.weight_hh
-
     def start(self, encoded: Encoded, *, trace: bool = False) -> LSTMState:
         """One row per image, everything zero."""
         zeros = encoded.summary.new_zeros(len(encoded), self.dim)
         groups = RowGroups.regular(len(encoded), 1, zeros.device)
-        return LSTMState(zeros, zeros, zeros, self._remember(encoded), groups, trace)
+        return LSTMState(zeros, zeros, zeros, self._remember(encoded, self._input_weights()[1]), groups, trace)
 
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Ids `[R]` → log-probabilities `[R, V]` and the state behind them."""
-        gates = F.linear(self._words(tokens), self.lstm.weight_ih[:, : self.dim])
-        gates = gates + state.memory.gates[state.groups.owner]
+        for_words, _, for_context = self._input_weights()
+        gates = F.linear(self._words(tokens), for_words) + state.memory.gates[state.groups.owner]
         hidden, cell, context, trace = self._advance(
             gates,
             (state.hidden, state.cell, state.context),
             state.memory.cache,
             state.groups,
-            self._recurrent_weights(),
+            lambda context, hidden: F.linear(context, for_context) + F.linear(hidden, self.lstm.weight_hh),
             F.linear,
             state.wants_trace,
         )
@@ -185,7 +188,8 @@ class LSTMDecoder(nn.Module):
         self, encoded: Encoded, tokens: Tensor, lengths: Tensor, groups: RowGroups, *, scheduled_sampling: float = 0.0
     ) -> Tensor:
         """Logits of the real positions, `[lengths.sum(), V]`, from ids `[C, T]` (see `CaptionModel`)."""
-        memory = self._remember(encoded)
+        for_words, for_image, for_context = self._input_weights()
+        memory = self._remember(encoded, for_image)
         # Longest captions first: those still running at step t are the first alive[t] rows.
         sorted_lengths, order = torch.sort(lengths, descending=True, stable=True)
         words = int(sorted_lengths[0])
@@ -193,13 +197,16 @@ class LSTMDecoder(nn.Module):
         tokens, owner = tokens[order], groups.owner[order]
         groups_of = {rows: RowGroups.of(owner[:rows], groups.images) for rows in set(alive)}
         image_gates = memory.gates[owner]
-        for_words = self.lstm.weight_ih[:, : self.dim]
         if scheduled_sampling == 0.0:
             packed = torch.cat([tokens[:rows, t] for t, rows in enumerate(alive)])
             word_gates = torch.split(F.linear(self._words(packed), for_words), alive)
 
         linear: LinearFunction = OverTime()
-        weights = self._recurrent_weights()
+        together = torch.cat([for_context, self.lstm.weight_hh], dim=1)
+
+        def recurrent(context: Tensor, hidden: Tensor) -> Tensor:
+            return linear(torch.cat([context, hidden], dim=-1), together, None)
+
         hidden = cell = context = encoded.summary.new_zeros(tokens.shape[0], self.dim)
         contexts: list[Tensor] = []
         for t, rows in enumerate(alive):
@@ -211,7 +218,7 @@ class LSTMDecoder(nn.Module):
                 fed = self._mix_in_samples(fed, state[2], scheduled_sampling) if t > 0 else fed
                 gates = linear(self._words(fed), for_words, None)
             hidden, cell, context, _ = self._advance(
-                gates + image_gates[:rows], state, memory.cache, groups_of[rows], weights, linear
+                gates + image_gates[:rows], state, memory.cache, groups_of[rows], recurrent, linear
             )
             contexts.append(context)
 

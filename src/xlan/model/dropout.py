@@ -59,9 +59,9 @@ class _Keep(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return (x * keep).mul_(scale)
+        return torch.where(keep, x, 0.0).mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
-        return (gradient * keep).mul_(ctx.scale), None, None
+        return torch.where(keep, gradient, 0.0).mul_(ctx.scale), None, None

@@ -40,7 +40,7 @@ class RegionUpdate(nn.Module):
     def forward(self, attended: Tensor, regions: Tensor) -> Tensor:
         """Update `[B, N, D]` with `[B, D]` (one feature per image) or `[B, N, D]` (one per region)."""
         dim = regions.shape[-1]
-        for_attended, for_regions = self.linear.weight[:, :dim], self.linear.weight[:, dim:]
+        for_attended, for_regions = torch.split(self.linear.weight, dim, dim=1)
         told = F.linear(attended, for_attended, self.linear.bias)
         told = told.unsqueeze(1) if told.dim() == 2 else told
         update = torch.relu(F.linear(regions, for_regions) + told)
