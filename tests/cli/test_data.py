@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from xlan.cli.data import app
 from xlan.cli.main import main
+from xlan.data.captions import load_captions
 from xlan.data.shapes import make_shapes, write_shapes
 from xlan.text.vocab import Vocabulary
 
@@ -98,6 +99,15 @@ def test_vocab_is_written(shapes: Path, tmp_path: Path) -> None:
     assert f"{len(vocab)} entries ({len(vocab) - 4} words and pad, bos, eos, unk)" in text
 
 
+def test_split_writes_what_can_be_read(tmp_path: Path) -> None:
+    rows = "".join(f"{i}.jpg,A dog\n" for i in range(200))
+    (tmp_path / "captions.csv").write_text("file,caption\n" + rows)
+    text = run("split", tmp_path / "captions.csv", "-o", tmp_path / "out.jsonl", "--val", 0.2, "--test", 0.1)
+    splits = load_captions(tmp_path / "out.jsonl").splits
+    assert set(splits) == {"train", "val", "test"}
+    assert f"train {splits['train']}, val {splits['val']}" in text
+
+
 def test_shapes_are_written(tmp_path: Path) -> None:
     run("shapes", "-o", tmp_path / "s", "--images", 8, "--pictures")
     assert len(list((tmp_path / "s").glob("*.png"))) == 8
@@ -113,6 +123,7 @@ def test_shapes_are_written(tmp_path: Path) -> None:
         (["vocab", "captions.csv", "-o", "captions.csv/v.json", "--threshold", "1"], "cannot be written"),
         (["inspect", "captions.csv", "--images", "nowhere"], "error: nowhere: no such folder of pictures"),
         (["inspect", "captions.csv", "--split-list", "x"], "error: --split-list takes SPLIT=FILE, got 'x'"),
+        (["split", "captions.csv", "-o", "out.jsonl", "--val", "1"], "error: val and test are fractions that leave"),
         (["shapes", "-o", "captions.csv"], "cannot be written"),
         (["shapes", "-o", "s", "--images", "1"], "error: make_shapes needs at least 4 images"),
     ],

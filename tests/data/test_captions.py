@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlan.data import readers
-from xlan.data.captions import load_captions
+from xlan.data.captions import load_captions, write_captions
 from xlan.data.records import CaptionedImage, CaptionSet, feature_names, id_of_file
 from xlan.errors import DataError
 
@@ -209,6 +209,13 @@ def test_every_form_gives_the_same_captions(rows: list[tuple[int, str]]) -> None
                 assert "no captions in it" in str(error)  # noqa: PT017
                 results.add(())
         assert len(results) == 1
+
+
+def test_written_captions_are_read_back_with_their_own_words(tmp_path: Path) -> None:
+    image = {"filename": "1.jpg", "split": "train", "sentences": [{"raw": "a T-shirt", "tokens": ["a", "t-shirt"]}]}
+    captions = load_captions(put(tmp_path / "dataset.json", {"images": [*KARPATHY["images"], image | {"cocoid": 1}]}))
+    write_captions(tmp_path / "captions.jsonl", captions)
+    assert load_captions(tmp_path / "captions.jsonl").images == captions.images
 
 
 BAD = {

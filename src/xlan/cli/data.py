@@ -125,6 +125,29 @@ def vocab(
 
 
 @app.command()
+def split(
+    path: Captions,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write, for example captions.jsonl.")],
+    val: Annotated[float, typer.Option(help="Share of the images for validation.")] = 0.05,
+    test: Annotated[float, typer.Option(help="Share of the images for the final test.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Which images; the same seed gives the same ones.")] = 0,
+) -> None:
+    """Give all images a split at random and write them as one file, for captions that come without splits.
+
+    An image's split depends on its id and the seed alone: pictures added later do not move the old ones.
+    """
+    from xlan.data.captions import write_captions
+    from xlan.errors import DataError
+
+    captions = _load(path, []).with_random_splits(val=val, test=test, seed=seed)
+    try:
+        write_captions(output, captions)
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written: {error.strerror or error}") from None
+    typer.echo(f"{output}: " + ", ".join(f"{name} {count:,}" for name, count in captions.splits.items()))
+
+
+@app.command()
 def shapes(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     images: Annotated[int, typer.Option(help="Number of images.")] = 2000,

@@ -5,6 +5,7 @@ The forms are described in `xlan.data.readers`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +15,8 @@ from pathlib import Path
 from xlan.data.readers import read_json_form, read_lines, read_text_form
 from xlan.data.records import CaptionedImage, CaptionSet, Skipped, id_of_file, split_name
 from xlan.errors import DataError
+from xlan.files import write_text
+from xlan.text.tokenize import tokenize
 
 _TABLE_NAMES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt", "results.csv")
 
@@ -41,6 +44,23 @@ def load_captions(
             f"{path}: no captions in it ({found.form} form, {len(found.skipped):,} entries left out){first}"
         )
     return _apply_lists(found, split_lists) if split_lists else found
+
+
+def write_captions(path: str | os.PathLike[str], captions: CaptionSet) -> None:
+    """Write a caption set as JSON lines, atomically; `load_captions` reads the same images back."""
+
+    def record(image: CaptionedImage) -> dict[str, object]:
+        own_words = [list(words) for words in image.words]
+        plain = own_words == [list(tokenize(caption)) for caption in image.captions]
+        base: dict[str, object] = {
+            "file": image.file or image.id,
+            "id": image.id,
+            "split": image.split,
+            "caption": list(image.captions),
+        }
+        return base if plain else base | {"tokens": own_words}
+
+    write_text(path, "".join(json.dumps(record(image), ensure_ascii=False) + "\n" for image in captions))
 
 
 def _read(path: Path) -> CaptionSet:

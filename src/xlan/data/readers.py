@@ -282,6 +282,8 @@ def _from_records(path: Path, names: list[str], records: Iterable[tuple[str, dic
             continue
         split = record.get("split")
         found.image(image_id, split=split if isinstance(split, str) and split.strip() else "train", file=file)
-        for item in caption if isinstance(caption, list) else [caption]:
-            found.caption(image_id, item, where)
+        tokens = record.get("tokens")
+        for place, item in enumerate(caption if isinstance(caption, list) else [caption]):
+            own = tokens[place] if isinstance(tokens, list) and place < len(tokens) else None
+            found.caption(image_id, item, where, own)
     return found.finish()

@@ -13,7 +13,6 @@ pixels.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from xlan.data.captions import write_captions
 from xlan.data.records import CaptionedImage, CaptionSet
 from xlan.errors import DataError
-from xlan.files import atomic_path, write_text
+from xlan.files import atomic_path
 from xlan.text.tokenize import tokenize
 from xlan.types import Regions
 from xlan.vision.store import FeatureStoreWriter
@@ -118,8 +118,7 @@ def write_shapes(folder: str | os.PathLike[str], n: int, seed: int = 0, *, pictu
             things = scene(np.random.default_rng([seed, number]), held_out=image.split != "train")
             with atomic_path(target / image.file) as temporary:
                 draw(things).save(temporary, format="png")
-    lines = ({"file": i.file, "id": i.id, "split": i.split, "caption": i.captions} for i in captions)
-    write_text(target / "captions.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_captions(target / "captions.jsonl", captions)
 
 
 def scene(random: np.random.Generator, *, held_out: bool) -> tuple[Thing, Thing]:
