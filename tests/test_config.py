@@ -134,7 +134,7 @@ def test_impossible_second_stages(file: Path, changes: dict[str, Any], expected:
     ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match="config.yaml") as caught:
+    with pytest.raises(ConfigError, match=r"config\.yaml") as caught:
         load_config(write(tmp_path, text))
     assert expected in str(caught.value)
 

@@ -134,7 +134,12 @@ def torchrun(*arguments: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("stage", ["xe", "scst"])
 def test_two_processes_equal_one_on_the_same_batches(stage: str, settings: Any, start: Any) -> None:
-    changes = {"train": {"max_steps": 20}, "evaluation": {"every": 4, "beams": 1, "metrics": ["CIDEr"]}}
+    # Some gradients are zero but for rounding (a bias before a softmax); without a sizeable epsilon Adam would blow the
+    # rounding up to full steps and no two orders of summation would agree.
+    changes: dict[str, Any] = {
+        "train": {"max_steps": 20, "optimizer": {"lr": 0.01, "eps": 1e-3}},
+        "evaluation": {"every": 4, "beams": 1, "metrics": ["CIDEr"]},
+    }
     if stage == "xe":
         changes["model"] = {
             "name": "xlan-tiny",

@@ -14,7 +14,19 @@ from typing import Annotated
 import typer
 
 from xlan import __version__
-from xlan.cli import adapt, compare, data, evaluate, features, import_checkpoint, metrics, report, submit, train
+from xlan.cli import (
+    adapt,
+    compare,
+    data,
+    evaluate,
+    features,
+    import_checkpoint,
+    metrics,
+    predict,
+    report,
+    submit,
+    train,
+)
 from xlan.errors import XlanError
 
 app = typer.Typer(
@@ -45,6 +57,7 @@ app.command("adapt")(adapt.adapt)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
+app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("submit")(submit.submit)
 app.command("train")(train.train)

@@ -1,0 +1,48 @@
+"""`xlan predict`: caption a split from its features, for scoring or submission."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Model directory, for example out/coco/xlan_scst/best.")],
+    captions: Annotated[Path, typer.Option(help="Captions file that tells the images and splits.")],
+    features: Annotated[Path, typer.Option(help="Feature store of the images.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Result file in COCO's format.")],
+    split: Annotated[str, typer.Option(help="Which split to caption.")] = "test",
+    beams: Annotated[int, typer.Option(min=1, max=50, help="Width of the beam search.")] = 3,
+    max_length: Annotated[int, typer.Option(min=1, max=200, help="Longest caption, end included.")] = 17,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images decoded together.")] = 50,
+    max_regions: Annotated[int | None, typer.Option(min=1, help="Use at most this many regions of an image.")] = None,
+) -> None:
+    """Caption every image of a split; score the result with `xlan evaluate`."""
+    import torch
+    from rich.console import Console
+    from rich.progress import track
+
+    from xlan.data.captions import load_captions
+    from xlan.data.dataset import CaptionDataset
+    from xlan.data.loader import evaluation_loader
+    from xlan.pretrained import from_pretrained
+    from xlan.training.evaluate import decode_split, write_predictions
+    from xlan.vision.store import FeatureStore
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loaded = from_pretrained(model, device=device)
+    dataset = CaptionDataset(
+        load_captions(captions),
+        FeatureStore(features),
+        loaded.vocabulary,
+        split=split,
+        max_regions=max_regions,
+        feature_dim=loaded.model.feature_dim,
+    )
+    batches = evaluation_loader(dataset, batch_size=batch_size)
+    shown = track(batches, total=len(batches), description=split, console=Console(stderr=True))
+    found = decode_split(loaded.model, shown, loaded.vocabulary, device=device, beams=beams, max_length=max_length)
+    write_predictions(output, found)
+    typer.echo(f"{output}: {len(found):,} captions")

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from xlan.cli.main import app
+
+ROOT = Path(__file__).parent.parent.parent
+SMOKE = ROOT / "configs" / "smoke.yaml"
+
+
+def xlan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "xlan", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_check_prints_every_setting() -> None:
+    result = CliRunner().invoke(app, ["train", str(SMOKE), "train.epochs=3", "--check"])
+    assert result.exit_code == 0
+    settings = yaml.safe_load(result.stdout)
+    assert settings["train"]["epochs"] == 3
+    assert settings["train"]["label_smoothing"] == 0.0
+
+
+def test_a_typo_is_one_line_and_status_1() -> None:
+    result = xlan("train", str(SMOKE), "train.epoch=3")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert "unknown key 'train.epoch'; did you mean 'epochs'?" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_file_is_one_line_and_status_1(tmp_path: Path) -> None:
+    result = xlan("train", str(tmp_path / "none.yaml"))
+    assert result.returncode == 1
+    assert result.stderr.endswith("none.yaml: no such file\n")
+
+
+def test_help_explains_every_option() -> None:
+    result = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"})
+    for expected in ("key=value", "--resume", "--check", "torchrun"):
+        assert expected in result.stdout
+
+
+@pytest.mark.slow
+def test_smoke_configs_train_and_self_critical_training_raises_cider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `make smoke` runs, from the shipped files, with their paths moved."""
+    from xlan.training.logs import read_log
+
+    scores = []
+    for name, overrides in (("smoke", []), ("smoke_scst", [f"model.init={tmp_path}/smoke/best"])):
+        folder = tmp_path / name
+        config = ROOT / "configs" / f"{name}.yaml"
+        result = CliRunner().invoke(app, ["train", str(config), f"output={folder}", *overrides])
+        assert result.exit_code == 0, result.output
+        log = list(read_log(folder / "log.jsonl"))
+        scores.append(max(record["scores"]["CIDEr"] for record in log if record["kind"] == "evaluation"))
+        assert not [record for record in log if record["kind"] == "warning"]
+        page = CliRunner().invoke(app, ["report", str(folder)])
+        assert page.exit_code == 0
+        assert (folder / "report.html").stat().st_size > 10_000
+    assert scores[0] > 1.0
+    assert scores[1] > scores[0]
