@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from xlan.metrics.ngrams import ORDERS, CorpusNgrams, Counts, Ints, add_up, find
+from xlan.metrics.ngrams import ORDERS, CorpusNgrams, Counts, Ints, add_up, different, find
 
 SIGMA = 6.0
 SCALE = 10.0
@@ -50,7 +50,7 @@ def _similarity(ngrams: CorpusNgrams, order: int) -> Floats:
 
 def _inverse_document_frequency(references: Counts, image: Ints, size: int, images: int) -> Floats:
     """`[G]` log(images) − log(images whose references have the n-gram)."""
-    documents = np.unique(image[references.caption] * size + references.gram) % size
+    documents = different(image[references.caption] * size + references.gram) % size
     frequency = np.bincount(documents, minlength=size)
     return np.asarray(np.log(float(images)) - np.log(np.maximum(1.0, frequency)), dtype=np.float64)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from xlan.errors import MetricError, MissingExtraError
 from xlan.metrics.cider import SCALE, SIGMA
 from xlan.metrics.docfreq import DocumentFrequencies, flatten, hypothesis_words, reference_words
-from xlan.metrics.ngrams import ORDERS, Ints, add_up, count, find, iterate_orders
+from xlan.metrics.ngrams import ORDERS, Ints, add_up, count, different, find, iterate_orders
 
 Floats = npt.NDArray[np.float64]
 Engine = Literal["auto", "numba", "numpy"]
@@ -97,7 +97,7 @@ class CiderD:
                 size = table.vocabulary_size
                 ours = local_names[found.pairs // size] * size + found.pairs % size
                 theirs = renamed[table.pairs[order - 1] // size] * size + table.pairs[order - 1] % size
-                pairs = np.union1d(theirs, ours)
+                pairs = different(np.concatenate([theirs, ours]))
                 renamed, local_names = np.searchsorted(pairs, theirs), np.searchsorted(pairs, ours)
                 counts = np.zeros(pairs.size)
                 counts[renamed] = table.counts[order]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from xlan.errors import DataError, MetricError
 from xlan.files import atomic_path
-from xlan.metrics.ngrams import ORDERS, Ints, iterate_orders
+from xlan.metrics.ngrams import ORDERS, Ints, different, iterate_orders
 
 TABLE_FORMAT = "1"
 MAX_TABLE_BYTES = 8 << 30
@@ -77,7 +77,7 @@ class DocumentFrequencies:
         images = np.array(image, dtype=np.int64)
         pairs, counts = [], []
         for found in iterate_orders(flat, lengths, vocabulary_size):
-            seen = np.unique(images[found.caption] * found.size + found.gram) % found.size
+            seen = different(images[found.caption] * found.size + found.gram) % found.size
             counts.append(np.bincount(seen, minlength=found.size).astype(np.float64))
             if found.pairs is not None:
                 pairs.append(found.pairs)

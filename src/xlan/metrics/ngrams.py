@@ -139,8 +139,8 @@ def iterate_orders(flat: Ints, lengths: Ints, vocabulary: int) -> Iterator[Occur
         inside[inside] = owner[starts[inside]] == owner[last[inside]]
         starts, names = starts[inside], names[inside]
         pairs = names * vocabulary + flat[starts + order - 1]
-        different, names = np.unique(pairs, return_inverse=True)
-        yield Occurrences(owner[starts], names.astype(np.int64, copy=False), different, max(1, different.size))
+        known, names = np.unique(pairs, return_inverse=True)
+        yield Occurrences(owner[starts], names.astype(np.int64, copy=False), known, max(1, known.size))
 
 
 def count(caption: Ints, gram: Ints, size: int) -> Counts:
@@ -160,3 +160,9 @@ def find(sorted_keys: Ints, keys: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
 def add_up(index: Ints, values: npt.NDArray[np.generic], size: int) -> npt.NDArray[np.float64]:
     """`[size]` sums of `values` by `index`, as float64 even when there are none."""
     return np.bincount(index, weights=values, minlength=size).astype(np.float64, copy=False)
+
+
+def different(values: Ints) -> Ints:
+    """The different values, ascending. Sorting beats the hashing of `np.unique` several times over on this data."""
+    ordered = np.sort(values)
+    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if ordered.size else ordered
