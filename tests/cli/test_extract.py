@@ -108,6 +108,27 @@ def test_limits_are_options(dataset: Path, vision: Path, tmp_path: Path) -> None
     assert result.stderr.count("claims 50×40 pixels, more than the limit of 1,000 pixels") == 16
 
 
+def test_a_detector_from_an_onnx_file(dataset: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    # Features: the mean colour of the whole picture, `[1, 3]`; boxes: 8 by 4 pixels of an input of 16 by 16.
+    nodes = [
+        helper.make_node("ReduceMean", ["image"], ["features"], axes=[2, 3], keepdims=0),
+        helper.make_node("Identity", ["box"], ["boxes"]),
+    ]
+    image = helper.make_tensor_value_info("image", kind, [1, 3, "h", "w"])
+    outputs = [helper.make_tensor_value_info(name, kind, None) for name in ("boxes", "features")]
+    box = onnx.numpy_helper.from_array(np.array([[0, 0, 8, 4]], dtype=np.float32), "box")
+    graph = helper.make_graph(nodes, "detector", [image], outputs, [box])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9), tmp_path / "d.onnx")
+    options = ("--onnx", tmp_path / "d.onnx", "--onnx-pixels", "--input-size", "16")
+    assert run("features", "extract", dataset, "-o", tmp_path / "store", *options).exit_code == 0
+    store = FeatureStore(tmp_path / "store")
+    assert store["100"].boxes.tolist() == [[0, 0, 0.5, 0.25]]
+    assert store["100"].features.shape == (1, 3)
+
+
 @pytest.mark.parametrize(("option", "value"), [("--levels", "many"), ("--dtype", "int8"), ("--batch", "0")])
 def test_wrong_options_are_usage_errors(dataset: Path, tmp_path: Path, option: str, value: str) -> None:
     result = CliRunner().invoke(app, ["features", "extract", str(dataset), "-o", str(tmp_path / "s"), option, value])

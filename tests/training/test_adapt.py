@@ -281,9 +281,23 @@ def test_other_settings_or_captions_are_not_resumed(
     begin(tmp_path, pictures, network()).run(until_step=1)
     with pytest.raises(TrainingError, match=r"other settings \(epochs was 3, is 5\); choose another folder"):
         begin(tmp_path, pictures, network(), epochs=5)
+    with pytest.raises(TrainingError, match="was begun with other heads; give --boxes as it was given then, or not"):
+        begin(tmp_path, pictures, network(), boxes=BoxLabels(("a",), {}))
+    for picture in pictures:
+        object.__setattr__(picture, "captions", ("one purple cow jumps high",))
+    with pytest.raises(TrainingError, match="was begun with other captions"):
+        begin(tmp_path, pictures, network())
     (tmp_path / "checkpoint.safetensors").write_bytes(b"damaged")
     with pytest.raises(TrainingError, match="cannot be resumed from"):
         begin(tmp_path, pictures, network())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("words", 0), ("epochs", 0), ("batch", -1), ("rate", 0.0), ("min_area", 2.0)]
+)
+def test_settings_are_checked(name: str, value: float) -> None:
+    with pytest.raises(TrainingError, match=rf"^{name} must be .*, got {value}$"):
+        AdaptSettings(**{name: value})  # type: ignore[arg-type]
 
 
 def test_a_loss_that_is_no_number_stops_the_run(

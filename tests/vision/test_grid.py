@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from xlan.errors import ModelError, WeightsError
@@ -94,6 +95,16 @@ def test_a_picture_s_features_do_not_depend_on_its_batch(
     for i, one in enumerate(together):
         (alone,) = extract_regions(extractor, [draw(i)])
         assert np.allclose(one.features, alone.features, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (10000, 3), (3, 10000)])
+@pytest.mark.parametrize("mode", ["RGB", "CMYK", "I;16", "1", "RGBA"])
+def test_odd_pictures_have_regions_too(tiny_network: EfficientNetLite, size: tuple[int, int], mode: str) -> None:
+    extractor = GridExtractor(tiny_network, GridSettings("tiny", input_size=64))
+    (regions,) = extract_regions(extractor, [Image.new(mode, size)])
+    assert regions.features.shape == (5, 24)
+    assert np.isfinite(regions.features).all()
+    assert (regions.width, regions.height) == size
 
 
 def test_nothing_in_nothing_out(tiny_network: EfficientNetLite) -> None:

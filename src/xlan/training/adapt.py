@@ -87,6 +87,14 @@ class AdaptSettings:
     dropout: float = 0.2
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("words", "epochs", "batch", "warmup"):
+            if getattr(self, name) < 1:
+                raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("rate", "head_rate", "min_area"):
+            if not 0 < getattr(self, name) <= 1:
+                raise TrainingError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
+
 
 class Adaptation:
     """A run of adaptation in a folder; begun anew, or resumed exactly where its last checkpoint was.
@@ -283,6 +291,8 @@ class Adaptation:
                 header = file.metadata() or {}
                 self._check_same(path, header)
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if {f"model.{name}" for name, _ in self._trained()} != {n for n in tensors if n.startswith("model.")}:
+                raise TrainingError(f"{path}: was begun with other heads; give --boxes as it was given then, or not")
             self.step = int(header["step"])
             with torch.no_grad():
                 for name, tensor in self._trained():
