@@ -84,6 +84,24 @@ def test_inspect_shows_what_was_left_out(tmp_path: Path) -> None:
     assert "row 3: the caption has no words" in text
 
 
+def test_control_characters_of_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text("file,caption\na\x1b[31m.jpg,A dog\n")
+    (tmp_path / "pictures").mkdir()
+    text = run("inspect", tmp_path, "--images", tmp_path / "pictures")
+    assert "\x1b" not in text
+    assert "missing: a\N{REPLACEMENT CHARACTER}[31m" in text
+
+
+def test_pictures_in_a_folder_of_their_own_are_found(tmp_path: Path) -> None:
+    write_shapes(tmp_path, 8, pictures=True)
+    (tmp_path / "images").mkdir()
+    for path in tmp_path.glob("*.png"):
+        path.rename(tmp_path / "images" / path.name)
+    assert "pictures    none missing" in run("inspect", tmp_path)
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    assert "pictures    none missing" in run("inspect", tmp_path, "--images", tmp_path)
+
+
 def test_split_lists(tmp_path: Path) -> None:
     (tmp_path / "captions.csv").write_text("file,caption\na.jpg,A dog\nb.jpg,A cat\n")
     (tmp_path / "val.ids").write_text("b.jpg\n")

@@ -352,6 +352,24 @@ def test_any_json_is_read_or_refused_in_one_line(value: Any) -> None:
             assert all(image.captions and all(image.words) for image in captions)
 
 
+@settings(deadline=None, max_examples=150)
+@given(
+    name=st.sampled_from(["captions.csv", "a.token", "captions.jsonl", "a.json"]),
+    start=st.sampled_from([b"", b"file,caption\n", b"1.jpg#0\tA dog\n", b'{"file": "a", "caption": "b"}\n', b"a|b\n"]),
+    rest=st.binary(max_size=60) | st.text(max_size=40).map(lambda text: text.encode("utf-8", "ignore")),
+)
+def test_any_bytes_are_read_or_refused_in_one_line(name: str, start: bytes, rest: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(start + rest)
+        try:
+            captions = load_captions(path)
+        except DataError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+        else:
+            assert all(image.captions and all(image.words) for image in captions)
+
+
 # --- the set itself ------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.text import printable
+
 if TYPE_CHECKING:
     from xlan.data.records import CaptionSet
     from xlan.data.summary import Summary
@@ -68,7 +70,7 @@ def inspect(
 
         store = FeatureStore(features)
     summary = summarise(captions, pictures=find_pictures(captions, images), features=store)
-    typer.echo(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if as_json else _text(summary))
+    typer.echo(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if as_json else printable(_text(summary)))
 
 
 def _text(summary: Summary) -> str:

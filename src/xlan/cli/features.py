@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.extract import extract
+from xlan.cli.text import printable
 
 if TYPE_CHECKING:
     from xlan.data.importers.run import ImportReport
@@ -85,9 +86,9 @@ def import_(
             on_progress=on_progress,
         )
     missing = [] if captions is None else _without_features(captions, output)
-    typer.echo(_text(report, output))
+    typer.echo(printable(_text(report, output)))
     if missing:
-        typer.echo(f"without     {len(missing):,} images with captions have no features: {_some(missing)}")
+        typer.echo(printable(f"without     {len(missing):,} images with captions have no features: {_some(missing)}"))
     if report.left_out or missing:
         raise typer.Exit(SOME_LEFT_OUT)
 

@@ -116,7 +116,7 @@ def find_pictures(captions: CaptionSet, folder: str | os.PathLike[str] | None) -
 
     Args:
         captions: the set.
-        folder: where pictures are; None to look beside the caption file, which finds them only if they lie there.
+        folder: where pictures are; None to look beside the caption file and in `images/` there.
 
     Returns:
         file names and paths relative to the folder; None when nothing was found in a place nobody named.
@@ -125,19 +125,35 @@ def find_pictures(captions: CaptionSet, folder: str | os.PathLike[str] | None) -
         raise DataError(f"{folder}: no such folder of pictures")
     source = Path(captions.source)
     place = Path(folder) if folder is not None else source if source.is_dir() else source.parent
-    shards = sorted({image.shard for image in captions if image.shard})
-    names: set[str] = set()
-    if shards:
-        for shard in shards:
-            path = place / Path(shard).name  # a name with folders in it could point anywhere
-            if path.is_file():
-                names.update(_tar_names(path))
-    elif place.is_dir():
-        wanted = {Path(image.file).name for image in captions if image.file}
-        for parent, _, files in os.walk(place):
-            inside = Path(parent).relative_to(place)
-            names.update(name for file in files if file in wanted for name in (file, (inside / file).as_posix()))
+    names = _in_shards(captions, place)
+    if names is None:
+        names = _in_tree(captions, place) if folder is not None else _beside(captions, place)
     return names if names or folder is not None else None
+
+
+def _in_shards(captions: CaptionSet, place: Path) -> set[str] | None:
+    """Names inside the tar files the captions name; None when they name none."""
+    shards = sorted({image.shard for image in captions if image.shard})
+    if not shards:
+        return None
+    paths = [place / Path(shard).name for shard in shards]  # a name with folders in it could point anywhere
+    return {name for path in paths if path.is_file() for name in _tar_names(path)}
+
+
+def _in_tree(captions: CaptionSet, place: Path) -> set[str]:
+    wanted = {Path(image.file).name for image in captions if image.file}
+    names: set[str] = set()
+    for parent, _, files in os.walk(place):
+        inside = Path(parent).relative_to(place)
+        names.update(name for file in files if file in wanted for name in (file, (inside / file).as_posix()))
+    return names
+
+
+def _beside(captions: CaptionSet, place: Path) -> set[str]:
+    """Only where pictures should be: nobody asked for a walk through whatever else lies in that folder."""
+    safe = [image.file for image in captions if image.file and ".." not in image.file and "\0" not in image.file]
+    roots = [root for root in (place, place / "images") if root.is_dir()]
+    return {file for file in safe for root in roots if not Path(file).is_absolute() and (root / file).is_file()}
 
 
 def _tar_names(path: Path) -> set[str]:
