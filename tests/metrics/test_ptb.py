@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,19 @@ def test_all_hard_captions() -> None:
         rows = [json.loads(line) for line in file]
     wrong = [c for c, following, tokens in rows if " ".join(scan(c, following=following)) != tokens]
     assert not wrong
+
+
+@pytest.mark.slow
+def test_the_official_program_where_it_is_installed() -> None:
+    package = pytest.importorskip("pycocoevalcap.tokenizer.ptbtokenizer", reason="the official scorer is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("the official tokenizer needs Java")
+    with gzip.open(FIXTURES / "karpathy200_official.json.gz", "rt", encoding="utf-8") as file:
+        captions = [entry["caption"] for entry in json.load(file)["references"]["annotations"]]
+    captions.append("The end")
+    official = package.PTBTokenizer().tokenize({i: [{"caption": text}] for i, text in enumerate(captions)})
+    for i, (caption, following) in enumerate(pairwise(captions)):
+        assert tokenize(caption, following=following) == official[i][0]
 
 
 @pytest.mark.parametrize(
