@@ -291,6 +291,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_real_kill_leaves_a_whole_store(tmp_path: Path) -> None:
     path = tmp_path / "s"
     for stop in (7, 20):

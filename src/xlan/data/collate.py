@@ -19,7 +19,7 @@ from xlan.vision.shards import PIECE
 BatchT = TypeVar("BatchT", bound="ImageBatch")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
 class ImageBatch:
     """Features of B images, padded to N regions.
 
@@ -47,7 +47,7 @@ class ImageBatch:
         return replace(self, **changed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
 class CaptionBatch(ImageBatch):
     """B images with C captions between them (k for each image, in the order of the images), padded to T
     positions.

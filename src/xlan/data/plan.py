@@ -21,7 +21,7 @@ BUCKET_BATCHES = 64  # batches among which images are sorted by length; more sor
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
 class BatchPlan:
     """One batch of one rank: `images` `[B]` are indices of images, `captions` `[B, k]` indices of
     captions."""
@@ -30,7 +30,7 @@ class BatchPlan:
     captions: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
 class EpochPlanner:
     """Plans epochs.
 

@@ -27,7 +27,6 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from xlan.errors import FeatureError
 from xlan.files import atomic_path
@@ -266,6 +265,8 @@ def _convert(features: npt.NDArray[np.floating], dtype: FeatureDtype) -> npt.NDA
     copy = np.array(features, dtype=np.float32 if features.dtype != np.float16 else None, order="C")
     if copy.dtype == np.dtype(dtype):
         return copy
+    import torch  # readers of a store do without
+
     # numpy takes ten times as long for float16, because features after a ReLU mispredict its branches. torch would
     # wake all its threads for a larger piece, which costs more than the work where other processes run.
     converted = np.empty_like(copy, dtype=dtype)
