@@ -1,0 +1,71 @@
+"""The README is true: its Python runs, its commands run in order, its numbers and links exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
+def test_python_examples_run(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_make_words_exist():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"\bmake (\w+)\b", README + (ROOT / "CONTRIBUTING.md").read_text()))
+    assert named <= targets
+
+
+@pytest.mark.slow
+def test_commands_run_in_order(tmp_path):
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("xlan ")]
+    assert len(commands) >= 5
+    for command in commands:
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "captions.json").stat().st_size > 1000
+
+
+def test_parameter_counts():
+    import torch
+
+    from xlan import build_model
+
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| ([\d,]+) \|$", README, re.M)
+    assert len(rows) == 4
+    for name, count in rows:
+        with torch.device("meta"):
+            model = build_model(name)
+        assert sum(parameter.numel() for parameter in model.parameters()) == int(count.replace(",", "")), name
+
+
+def test_every_named_model_exists():
+    from xlan.model.spec import MODELS
+
+    table = README.split("| name | what it is")[1].split("\n\n")[0]
+    named = set(re.findall(r"`((?:xlan|xtransformer|transformer|ablation)[\w-]*)`", table))
+    assert named <= set(MODELS)
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
