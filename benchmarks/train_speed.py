@@ -1,0 +1,181 @@
+"""Whole training steps of full-size X-LAN against the released code's cost, and the loader against the step.
+
+    python benchmarks/train_speed.py [--images 10] [--repeats 3]
+
+A step is everything: encoding, words, loss, gradients, clipping and the optimiser; for self-critical training also
+sampling five captions an image, the greedy baseline and the CIDEr-D reward. Weights are random, so captions run to all
+17 steps, as they did when the released code was measured: 3.3 s for a cross-entropy step of 10 images × 5 captions and
+4.8 s for a self-critical step of 10 images × 5 samples, on a machine that multiplied matrices at 110 GFLOP/s. Seconds
+on another machine are compared after scaling by the rate measured here, in turns with the steps.
+
+The self-critical step is also compared, in the same run, with the released order of work written on our model: images
+repeated before they are encoded, the graph of the sampling pass kept and followed backwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xlan import build_model
+from xlan.data.collate import CaptionBatch
+from xlan.data.dataset import CaptionDataset
+from xlan.data.loader import training_loader
+from xlan.data.records import CaptionedImage, CaptionSet
+from xlan.decoding.greedy import greedy
+from xlan.decoding.sample import sample
+from xlan.text.vocab import Vocabulary
+from xlan.training.distributed import World
+from xlan.training.optim import build_optimizer, clip_gradients, set_rate
+from xlan.training.rewards import RewardPool
+from xlan.training.scoring import cider_reward
+from xlan.training.steps import scst_step, xe_step
+from xlan.types import Regions
+from xlan.vision.store import FeatureStore, FeatureStoreWriter
+
+RELEASED_XE, RELEASED_SCST, RELEASED_RATE = 3.3, 4.8, 110e9
+TARGET_XE, TARGET_SCST, TARGET_LOADER = 1.6, 2.0, 5.0
+CAPTIONS, REGIONS, WIDTH, LENGTH = 5, 50, 2048, 17
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def made_up(images: int, folder: Path) -> CaptionDataset:
+    """A feature store and captions of COCO's shape."""
+    random = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(9484)]
+    vocabulary = Vocabulary.from_words(words)
+    with FeatureStoreWriter(folder / "store") as writer:
+        for i in range(images):
+            features = random.standard_normal((REGIONS, WIDTH), dtype=np.float32)
+            writer.add(str(i), Regions(features, np.zeros((REGIONS, 4), np.float32)))
+    records = []
+    for i in range(images):
+        lines = tuple(tuple(random.choice(words, random.integers(8, 16))) for _ in range(CAPTIONS))
+        records.append(CaptionedImage(str(i), "train", "", tuple(map(" ".join, lines)), lines))
+    captions = CaptionSet(tuple(records), "made up", "table")
+    return CaptionDataset(captions, FeatureStore(folder / "store"), vocabulary, split="train")
+
+
+def gemm_rate(size: int = 2048) -> float:
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return 2 * size**3 / min(timed(lambda: a @ b) for _ in range(3))
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+class Steps:
+    """The steps that are compared, on one model and one batch."""
+
+    def __init__(self, dataset: CaptionDataset, batch: CaptionBatch, rewards: RewardPool) -> None:
+        self.batch, self.rewards, self.special = batch, rewards, dataset.vocab.special
+        torch.manual_seed(0)
+        self.model = build_model("xlan", vocab_size=len(dataset.vocab), feature_dim=WIDTH).train()
+        self.optimizer = build_optimizer("adam", self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
+        set_rate(self.optimizer, 1e-7)
+        self.waited = 0.0
+
+    def update(self, loss: torch.Tensor) -> None:
+        loss.backward()
+        clip_gradients(self.model.parameters(), by="norm", at=0.5)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def cross_entropy(self) -> None:
+        self.update(xe_step(self.model, self.batch, world=ALONE, smoothing=0.0, own_words=0.0).loss)
+
+    def self_critical(self) -> None:
+        output = scst_step(
+            self.model,
+            self.batch,
+            policy=self.model,
+            special=self.special,
+            world=ALONE,
+            rewards=self.rewards,
+            bad_endings=frozenset(),
+            samples=CAPTIONS,
+            baseline="greedy",
+            temperature=1.0,
+            max_length=LENGTH,
+            dropout=True,
+            seed=(0, 0),
+        )
+        self.waited = output.values["reward_wait"][0]
+        self.update(output.loss)
+
+    def released_order(self) -> None:
+        """Greedy without dropout; then every image five times through the encoder, sampled with the graph kept."""
+        model, batch = self.model, self.batch
+        model.eval()
+        with torch.inference_mode():
+            base = greedy(model, model.encode(batch.features, batch.mask), self.special, max_length=LENGTH)
+        model.train()
+        features, mask = (tensor.repeat_interleave(CAPTIONS, 0) for tensor in (batch.features, batch.mask))
+        drawn = sample(model, model.encode(features, mask), self.special, max_length=LENGTH, grad=True)
+        ids = [image for image in batch.image_ids for _ in range(CAPTIONS)]
+        reward = self.rewards.submit(ids, drawn.ids[:, 0].tolist()).result()
+        greedy_reward = self.rewards.submit(batch.image_ids, base.ids[:, 0].tolist()).result()
+        advantage = torch.from_numpy(reward - np.repeat(greedy_reward, CAPTIONS)).float()
+        self.update(-(drawn.log_probs[:, 0] * advantage[:, None]).sum() / drawn.lengths.sum())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = made_up(200, Path(folder))
+        loader = training_loader(dataset, batch_size=options.images, captions_per_image=CAPTIONS)
+        with RewardPool(cider_reward(dataset.reference_ids(), dataset.vocab), workers=1) as rewards:
+            compare(Steps(dataset, next(iter(loader)), rewards), loader, options.images, options.repeats)
+
+
+def compare(steps: Steps, loader: object, images: int, repeats: int) -> None:
+    works = {
+        "cross-entropy": steps.cross_entropy,
+        "self-critical": steps.self_critical,
+        "self-critical, released order": steps.released_order,
+    }
+    times: dict[str, list[float]] = {name: [] for name in works}
+    rates = [gemm_rate()]
+    for work in works.values():
+        work()  # warm up
+    for _ in range(repeats):
+        for name, work in works.items():
+            times[name].append(timed(work))
+        rates.append(gemm_rate())
+    rate = statistics.median(rates)
+    print(f"matrix products at {rate / 1e9:.0f} GFLOP/s, {torch.get_num_threads()} threads, {images} images")
+    for name, released, target in (
+        ("cross-entropy", RELEASED_XE, TARGET_XE),
+        ("self-critical", RELEASED_SCST, TARGET_SCST),
+    ):
+        seconds = statistics.median(times[name])
+        scaled = released * images / 10 * RELEASED_RATE / rate
+        print(
+            f"{name:16s} {seconds:6.2f} s  {images * CAPTIONS / seconds:6.1f} captions/s   "
+            f"released code, scaled: {scaled:.2f} s → {scaled / seconds:.2f}× (target {target}×)"
+        )
+    naive = statistics.median(times["self-critical, released order"])
+    ours = statistics.median(times["self-critical"])
+    print(f"self-critical in the released order of work, same run: {naive:.2f} s → {naive / ours:.2f}×")
+    print(f"waiting for rewards: {1000 * steps.waited:.1f} ms of a self-critical step")
+    batches = sum(1 for _ in loader)  # type: ignore[attr-defined]
+    speed = batches * images / timed(lambda: [None for _ in loader])  # type: ignore[attr-defined]
+    step = images / statistics.median(times["cross-entropy"])
+    print(f"loader alone: {speed:.0f} images/s, {speed / step:.0f}× what the step takes (target {TARGET_LOADER:.0f}×)")
+
+
+if __name__ == "__main__":
+    main()
