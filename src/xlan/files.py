@@ -86,5 +86,7 @@ def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) 
         raise DataError(f"{source}: not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{source}: not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise DataError(f"{source}: not usable as JSON: {error}") from None
     except RecursionError:
         raise DataError(f"{source}: JSON is nested too deeply") from None

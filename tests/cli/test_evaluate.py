@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,13 @@ def test_empty_captions_are_pointed_out(paths: tuple[str, str], tmp_path: Path) 
     outcome = run(str(tmp_path / "e.json"), paths[1], *PURE, "--json")
     assert "1 of 2 captions are empty" in outcome.stderr
     assert json.loads(outcome.stdout)["ROUGE-L"] > 0
+
+
+def test_bad_input_is_one_line_and_status_1(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("[{")
+    command = [sys.executable, "-m", "xlan", "evaluate", str(tmp_path / "r.json"), str(tmp_path / "none.json")]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 1
+    assert outcome.stdout == ""
+    assert outcome.stderr.startswith("error: ")
+    assert outcome.stderr.count("\n") == 1

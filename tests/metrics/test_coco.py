@@ -33,11 +33,18 @@ def test_results_are_read(tmp_path: Path) -> None:
     assert load_results(path) == {1: "a", 2: "b", "x.jpg": ""}
 
 
+def test_half_of_a_surrogate_pair_becomes_the_replacement_character(tmp_path: Path) -> None:
+    path = write(tmp_path, '[{"image_id": 1, "caption": "a \\ud800 dog \\ud83d\\ude00"}]')
+    assert load_results(path) == {1: "a \ufffd dog \U0001f600"}
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ("[{", "not valid JSON: .* at line 1, column 3"),
         ({"images": []}, "this file holds references: give the results first"),
+        ("[" + "9" * 5000 + "]", "not usable as JSON"),
+        ('[{"image_id": "\\ud800", "caption": "a"}]', "needs 'image_id' to be a number or a text"),
         ("3", "expected a list of results .* got int"),
         ([], "there are no captions in this file"),
         ([1], "result 1 should be an object, got int"),

@@ -100,6 +100,35 @@ def test_the_5000_images_of_the_test_split() -> None:
         assert ours[name][0] * 100 == pytest.approx(value, abs=1e-9), name
 
 
+@pytest.mark.slow
+def test_the_official_scorer_where_it_is_installed() -> None:
+    """Short, repetitive and empty captions, with single and several references."""
+    bleu_module = pytest.importorskip("pycocoevalcap.bleu.bleu", reason="the official scorer is not installed")
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    random = np.random.default_rng(0)
+    words = ["a", "b", "c", "d", "e", "25\u00a01/2"]
+
+    def caption() -> str:
+        return " ".join(random.choice(words, size=random.choice([0, 1, 2, 3, 5, 9])))
+
+    for images in (2, 5, 20) * 20:
+        references = {i: [caption() for _ in range(random.integers(1, 6))] for i in range(images)}
+        hypotheses = {i: caption() for i in range(images)}
+        theirs = {i: [text] for i, text in hypotheses.items()}
+        official = {
+            "ROUGE-L": Rouge().compute_score(references, theirs),
+            "CIDEr": Cider().compute_score(references, theirs),
+        }
+        corpus, per_image = bleu_module.Bleu(4).compute_score(references, theirs, verbose=0)
+        official |= {f"BLEU-{n + 1}": (corpus[n], per_image[n]) for n in range(4)}
+        ours = score(references, hypotheses)
+        for name, (value, scores) in official.items():
+            assert ours[name][0] == pytest.approx(value, abs=1e-9), name
+            assert np.abs(ours[name][1] - np.array(scores)).max() < 1e-9, name
+
+
 WORDS = st.sampled_from(["a", "dog", "cat", "on", "the", "mat", "red", ".", "é"])
 CAPTION = st.lists(WORDS, max_size=12).map(" ".join)
 CORPUS = st.lists(st.tuples(CAPTION, st.lists(CAPTION, min_size=1, max_size=4)), min_size=1, max_size=6)

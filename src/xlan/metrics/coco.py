@@ -131,7 +131,7 @@ def _entries(path: str | os.PathLike[str], what: str, values: Sequence[Any]) -> 
 def _image_id(path: str | os.PathLike[str], where: str, entry: Mapping[str, Any], name: str) -> ImageId:
     """An image id: a whole number, or a text; a text of digits means the number."""
     value = entry.get(name)
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value.isprintable() and value:
         return int(value) if value.isascii() and value.isdigit() and len(value) <= 18 else value
     if type(value) is int:
         return value
@@ -144,7 +144,8 @@ def _text(path: str | os.PathLike[str], where: str, entry: Mapping[str, Any], na
         raise DataError(f"{path}: {where} needs {name!r} to be a text, got {value!r:.80}")
     if len(value) > MAX_CAPTION_CHARACTERS:
         raise DataError(f"{path}: {where} has a caption of {len(value):,} characters")
-    return value
+    # Half of a surrogate pair is legal in JSON, but no program can be given it as text.
+    return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def some(ids: Iterable[ImageId]) -> str:
