@@ -87,6 +87,7 @@ def test_spice_over_spacy_has_its_own_name_and_says_its_parser(monkeypatch: pyte
     report = evaluate(RESULTS, REFERENCES, metrics=["spice-spacy"], spacy_model="en_x")
     assert list(report.scores) == ["SPICE-spaCy"]
     assert report.scores["SPICE-spaCy"].label == "parser 1.0"
+    assert report.as_json() == {"SPICE-spaCy": 0.5, "SPICE-spaCy parser": "parser 1.0"}
     assert Fake.options == {"model": "en_x"}
 
 

@@ -89,9 +89,12 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     bleu: BleuParts | None = None
 
-    def as_json(self) -> dict[str, float | None]:
-        """Score by name at full precision; None for what was not computed."""
-        return {name: score.value for name, score in self.scores.items()}
+    def as_json(self) -> dict[str, float | str | None]:
+        """Score by name at full precision, None for what was not computed; SPICE-spaCy also names its parser."""
+        scores: dict[str, float | str | None] = {name: score.value for name, score in self.scores.items()}
+        if "SPICE-spaCy" in scores and self.scores["SPICE-spaCy"].label:
+            scores["SPICE-spaCy parser"] = self.scores["SPICE-spaCy"].label
+        return scores
 
     def per_image(self) -> Iterable[dict[str, Any]]:
         """One record for each image: id, caption, scores (those that were computed) and facts."""
