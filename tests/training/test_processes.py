@@ -128,37 +128,55 @@ def test_sigterm_to_the_whole_group_saves_and_leaves_with_143(settings: Any, sta
     assert records[-2]["step"] == steps
 
 
-def torchrun(*arguments: str) -> tuple[str, ...]:
-    return ("torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "xlan", "train", *arguments)
+def torchrun(*arguments: str, script: tuple[str, ...] = ("-m", "xlan")) -> tuple[str, ...]:
+    return ("torch.distributed.run", "--nproc-per-node", "2", "--standalone", *script, "train", *arguments)
 
 
-@pytest.mark.parametrize("stage", ["xe", "scst"])
-def test_two_processes_equal_one_on_the_same_batches(stage: str, settings: Any, start: Any) -> None:
+def without_chance(stage: str) -> dict[str, Any]:
+    """Settings under which one and two processes can be compared: no dropout, which differs from process to process."""
     # Some gradients are zero but for rounding (a bias before a softmax); without a sizeable epsilon Adam would blow the
     # rounding up to full steps and no two orders of summation would agree.
     changes: dict[str, Any] = {
         "train": {"max_steps": 20, "optimizer": {"lr": 0.01, "eps": 1e-3}},
-        "evaluation": {"every": 4, "beams": 1, "metrics": ["CIDEr"]},
+        "evaluation": {"every": 2, "beams": 1, "metrics": ["CIDEr"]},
     }
     if stage == "xe":
-        changes["model"] = {
-            "name": "xlan-tiny",
-            "options": {"dim": 16, "heads": 2, "hidden_dim": 4, "depth": 1, **NO_DROPOUT},
-        }
+        options = {"dim": 16, "heads": 2, "hidden_dim": 4, "depth": 1, **NO_DROPOUT}
+        changes["model"] = {"name": "xlan-tiny", "options": options}
     else:
         changes["scst"] = {"dropout": False}
-    alone, alone_file = settings("alone", stage, **changes)
+    return changes
+
+
+def assert_equal_runs(first: Path, second: Path) -> None:
+    ours, theirs = weights(first), weights(second)
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
+    losses = [[r["loss"] for r in read_log(path / "log.jsonl") if r["kind"] == "step"] for path in (first, second)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert len(losses[0]) == 20
+
+
+@pytest.mark.parametrize("stage", ["xe", "scst"])
+def test_two_processes_equal_one_on_the_same_batches(stage: str, settings: Any, start: Any) -> None:
+    alone, alone_file = settings("alone", stage, **without_chance(stage))
     run_here(alone_file)
-    both, both_file = settings("both", stage, **changes)
+    both, both_file = settings("both", stage, **without_chance(stage))
     process = start(*torchrun(str(both_file)))
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
-    ours, theirs = weights(both), weights(alone)
-    difference = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
-    assert difference < 1e-5
-    losses = [[r["loss"] for r in read_log(path / "log.jsonl") if r["kind"] == "step"] for path in (alone, both)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    assert len(losses[0]) == 20
+    assert_equal_runs(both, alone)
+
+
+def test_a_sharded_model_resumes_and_equals_one_process(settings: Any, start: Any) -> None:
+    alone, alone_file = settings("alone", "scst", **without_chance("scst"))
+    run_here(alone_file)
+    sharded, file = settings("sharded", "scst", **without_chance("scst"))
+    script = (str(Path(__file__).with_name("sharded_train.py")),)
+    for limit in ("9", "20"):
+        process = start(*torchrun(str(file), f"train.max_steps={limit}", "--resume", "auto", script=script))
+        output, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, output
+    assert_equal_runs(sharded, alone)
 
 
 def test_a_killed_rank_ends_the_other_with_a_clear_message(settings: Any, start: Any) -> None:

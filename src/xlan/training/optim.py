@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from xlan.errors import ConfigError
@@ -45,8 +46,9 @@ def clip_gradients(parameters: Iterable[nn.Parameter], *, by: str, at: float) ->
     """Clip in place by total norm, or clamp each element to ±`at`; returns the norm before clipping (a scalar)."""
     trained = [parameter for parameter in parameters if parameter.grad is not None]
     if by == "norm":
-        return nn.utils.clip_grad_norm_(trained, at)
-    norm = nn.utils.get_total_norm([parameter.grad for parameter in trained if parameter.grad is not None])
-    if by == "value":
-        nn.utils.clip_grad_value_(trained, at)
-    return norm
+        norm = nn.utils.clip_grad_norm_(trained, at)
+    else:
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in trained if parameter.grad is not None])
+        if by == "value":
+            nn.utils.clip_grad_value_(trained, at)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm  # of all shards, not of this process's

@@ -36,7 +36,7 @@ from xlan.training.loop import Job, Plan, resume, seed_everything, train
 from xlan.training.optim import build_optimizer
 from xlan.training.rewards import RewardPool
 from xlan.training.scoring import Scores, bad_ending_ids, cider_reward, score_captions
-from xlan.training.state import model_tensors
+from xlan.training.state import model_tensors, whole_weights
 from xlan.training.steps import Batch, StepOutput, scst_step, xe_step
 from xlan.training.stop import Stopped, StopRequest
 from xlan.vision.store import FeatureStore, FeatureStoreWriter
@@ -238,7 +238,7 @@ def _job(
         loader=loader,
         step=_step(config, wrapped, policy, data=data, world=world, rewards=rewards),
         schedule=_schedule(config.train, total=len(loader) * config.train.epochs),
-        evaluate=partial(_evaluate, config, folder, policy, data, world, stop),
+        evaluate=partial(_evaluate, config, folder, wrapped, policy, data, world, stop),
         keep_best=lambda scores, epoch: _keep(config, job, data, folder.best, scores, epoch + 1),
         checkpoints=folder.checkpoints,
         log=log,
@@ -346,6 +346,7 @@ def _step(
 def _evaluate(
     config: RunConfig,
     folder: RunFolder,
+    model: torch.nn.Module,
     policy: CaptionModel,
     data: _Data,
     world: World,
@@ -360,15 +361,16 @@ def _evaluate(
         world_size=world.size,
         num_workers=config.data.workers,
     )
-    captions = decode_split(
-        policy,
-        loader,
-        data.vocabulary,
-        device=world.device,
-        beams=settings.beams,
-        max_length=settings.max_length,
-        stop=stop,
-    )
+    with whole_weights(model):
+        captions = decode_split(
+            policy,
+            loader,
+            data.vocabulary,
+            device=world.device,
+            beams=settings.beams,
+            max_length=settings.max_length,
+            stop=stop,
+        )
     return evaluate_split(
         captions,
         data.val.reference_texts(),

@@ -22,6 +22,7 @@ from xlan.decoding.sample import sample
 from xlan.training.distributed import World
 from xlan.training.losses import label_smoothed, log_probabilities, policy_gradient
 from xlan.training.rewards import RewardPool, Rewards
+from xlan.training.state import whole_weights
 from xlan.types import SpecialIds
 
 
@@ -122,7 +123,7 @@ def scst_step(
         dropout: keep dropout on in the teacher-forced pass.
         seed: (run, step): decides what is drawn, whatever the number of processes.
     """
-    with torch.inference_mode(), evaluating(policy):
+    with torch.inference_mode(), whole_weights(model), evaluating(policy):
         encoded = policy.encode(batch.features, batch.mask)
         chance = _chances(seed, world, images=len(batch.image_ids), samples=samples, length=max_length)
         drawn = sample(
