@@ -8,6 +8,8 @@ so the expected value is exact. It uses PyTorch's generator and is as reproducib
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,29 +41,30 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu" or x.numel() < _SMALL or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
-        keep, scale = _draw(x, self.p)
-        kept: Tensor = _Keep.apply(x, keep, scale)  # type: ignore[no-untyped-call]
+        dropped, scale = draw_dropped(x.shape, self.p, x.device)
+        kept: Tensor = _Keep.apply(x, dropped, scale)  # type: ignore[no-untyped-call]
         return kept
 
 
-def _draw(x: Tensor, p: float) -> tuple[Tensor, float]:
-    """Which elements of `x` to keep, and their scale."""
+def draw_dropped(shape: Sequence[int], p: float, device: torch.device) -> tuple[Tensor, float]:
+    """Which elements of a tensor to drop (bool), and the scale of the others."""
     dropped = min(round(p * _STEPS), _STEPS - 1)
-    bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
-    keep = bits.view(torch.int16)[: x.numel()] >= dropped - _STEPS // 2
-    return keep.view(x.shape), _STEPS / (_STEPS - dropped)
+    count = math.prod(shape)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64, device=device).random_(-(1 << 63), None)
+    lost = bits.view(torch.int16)[:count] < dropped - _STEPS // 2
+    return lost.view(shape), _STEPS / (_STEPS - dropped)
 
 
 class _Keep(torch.autograd.Function):
-    """`x · keep · scale`, remembering one byte per element."""
+    """What is left of `x`, scaled, remembering one byte per element."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(keep)
+    def forward(ctx: Any, x: Tensor, dropped: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(dropped)
         ctx.scale = scale
-        return torch.where(keep, x, 0.0).mul_(scale)
+        return (x * scale).masked_fill_(dropped, 0.0)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (keep,) = ctx.saved_tensors
-        return torch.where(keep, gradient, 0.0).mul_(ctx.scale), None, None
+        (dropped,) = ctx.saved_tensors
+        return (gradient * ctx.scale).masked_fill_(dropped, 0.0), None, None

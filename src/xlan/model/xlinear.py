@@ -36,8 +36,7 @@ from xlan.model.attention import (
     check_regions,
     spatial_softmax,
 )
-from xlan.model.bilinear import bilinear_hidden
-from xlan.model.dropout import Dropout
+from xlan.model.bilinear import bilinear_scores
 from xlan.model.overtime import LinearFunction
 
 CELU_ALPHA = 1.3  # of the released code
@@ -120,7 +119,7 @@ class XLinearAttention(nn.Module):
         self.W_B = nn.Linear(self.head_dim, hidden_dim, bias=bias)  # Eq. 3
         self.W_b = nn.Linear(hidden_dim, 1, bias=bias)  # Eq. 3
         self.W_e = nn.Linear(hidden_dim, self.head_dim, bias=bias)  # Eq. 5
-        self.dropout = Dropout(dropout)
+        self.dropout = dropout
 
     def _split(self, x: Tensor) -> Tensor:
         """`[B, L, D_B]` → `[B, H, L, d]`."""
@@ -137,7 +136,8 @@ class XLinearAttention(nn.Module):
             if values.shape[:2] != keys.shape[:2]:
                 raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
             values = blank_padding(values, mask)
-        return Projected(self._split(self.keys(keys)), self._split(self.values(values)), mask)
+        # Contiguous: asked many times, copied once.
+        return Projected(self._split(self.keys(keys)).contiguous(), self._split(self.values(values)).contiguous(), mask)
 
     def forward(
         self,
@@ -162,10 +162,16 @@ class XLinearAttention(nn.Module):
         mask = attention_mask(cache.mask, allowed)  # [B, 1, Q, N] or None
 
         q = self._split(self.query_for_keys(queries, linear))  # [B, H, Q, d]
-        hidden = bilinear_hidden(q, cache.keys, self.W_B.weight, self._hidden_bias(q))  # [B, H, Q, N, c]
-        hidden = self.dropout(hidden)
-        spatial = spatial_softmax(self.W_b(hidden).squeeze(-1), mask)  # [B, H, Q, N]
-        channel = torch.sigmoid(self.W_e(_mean_over_regions(hidden, mask)))  # [B, H, Q, d]
+        scores, described = bilinear_scores(
+            q,
+            cache.keys,
+            _mean_weights(mask, q, cache.keys),
+            (self.W_B.weight, _bias(self.W_B)),
+            (self.W_b.weight, _bias(self.W_b)),
+            dropout=self.dropout if self.training else 0.0,
+        )
+        spatial = spatial_softmax(scores, mask)  # [B, H, Q, N]
+        channel = torch.sigmoid(self.W_e(described))  # [B, H, Q, d]
         pooled = torch.matmul(spatial.to(cache.values.dtype), cache.values)  # Σ_i β^s_i σ(W_v v_i): [B, H, Q, d]
         attended = channel * pooled * self._split(self.query_for_values(queries, linear))
 
@@ -177,19 +183,19 @@ class XLinearAttention(nn.Module):
             return Attended(feature.squeeze(1), weights.squeeze(1), gate.squeeze(1))
         return Attended(feature, weights, gate)
 
-    def _hidden_bias(self, like: Tensor) -> Tensor:
-        return like.new_zeros(self.W_B.out_features) if self.W_B.bias is None else self.W_B.bias
-
 
 def _join(x: Tensor) -> Tensor:
     """`[B, H, Q, d]` → `[B, Q, H·d]`."""
     return x.transpose(1, 2).flatten(2)
 
 
-def _mean_over_regions(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """Eq. 4 over the regions that exist: `[B, H, Q, N, c]` → `[B, H, Q, c]`."""
+def _bias(linear: nn.Linear) -> Tensor:
+    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+
+
+def _mean_weights(mask: Tensor | None, query: Tensor, keys: Tensor) -> Tensor:
+    """Weights of the mean of Eq. 4 over the regions that exist, broadcastable to `[B, H, Q, N]`."""
     if mask is None:
-        return hidden.mean(dim=3)
-    weights = mask.to(hidden.dtype)
-    weights = (weights / weights.sum(dim=-1, keepdim=True)).expand(-1, hidden.shape[1], hidden.shape[2], -1)
-    return torch.matmul(weights.unsqueeze(-2), hidden).squeeze(-2)
+        return query.new_full((1, 1, 1, 1), 1.0 / keys.shape[2])
+    weights = mask.to(query.dtype)
+    return weights / weights.sum(dim=-1, keepdim=True)
