@@ -70,3 +70,29 @@ def reference(request: pytest.FixtureRequest) -> Reference:
 def reference_f32(request: pytest.FixtureRequest) -> Reference:
     """Both reference models in float32."""
     return load_reference(request.param, "float32")
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole model directory that captions pictures, with random weights: 11 words, 64 pixels, 5 regions."""
+    import torch
+
+    from xlan.model.build import build_model
+    from xlan.pretrained import save_pretrained
+    from xlan.text.vocab import Vocabulary
+    from xlan.vision import efficientnet
+    from xlan.vision.grid import GridExtractor, GridSettings
+
+    folder = tmp_path_factory.mktemp("models")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = efficientnet.build("efficientnet-lite0")
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = None  # the statistics of one batch, so that different pictures look different
+        network.train()(torch.randn(16, 3, 64, 64))
+        GridExtractor(network, GridSettings("efficientnet-lite0", input_size=64)).save(folder / "vision.safetensors")
+        words = Vocabulary.from_words(["a", "dog", "dogs", "cat", "on", "grass", "the"])
+        model = build_model("xlan-tiny", vocab_size=len(words), feature_dim=1280)
+    save_pretrained(folder / "model", model, words, vision=folder / "vision.safetensors")
+    return folder / "model"

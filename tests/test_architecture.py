@@ -23,7 +23,9 @@ ARROWS: dict[str, set[str]] = {
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
-    "pipeline": {"vision", "text", "model", "decoding", "pretrained"},
+    "ahead": set(),
+    "pages": set(),
+    "pipeline": {"vision", "text", "model", "decoding", "pretrained", "ahead"},
     "serving": {"pipeline", "config"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.

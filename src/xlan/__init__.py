@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from xlan.model.captioner import CaptionModel
     from xlan.model.stack import XLinearStack
     from xlan.model.xlinear import XLinearAttention
+    from xlan.pipeline import Captioner, CaptionOptions
     from xlan.pretrained import Pretrained, from_pretrained, save_pretrained
     from xlan.text.vocab import Vocabulary
-    from xlan.types import Regions, SpecialIds
+    from xlan.types import Caption, Regions, SpecialIds
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Caption": "xlan.types",
     "CaptionModel": "xlan.model.captioner",
+    "CaptionOptions": "xlan.pipeline",
+    "Captioner": "xlan.pipeline",
     "ConventionalAttention": "xlan.model.attention",
     "Pretrained": "xlan.pretrained",
     "Regions": "xlan.types",
@@ -38,7 +42,10 @@ _HOME = {
 }
 
 __all__ = [
+    "Caption",
     "CaptionModel",
+    "CaptionOptions",
+    "Captioner",
     "ConventionalAttention",
     "Pretrained",
     "Regions",

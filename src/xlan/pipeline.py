@@ -3,6 +3,7 @@
     from xlan import Captioner
     captioner = Captioner.from_pretrained("model-directory")
     print(captioner.caption("photo.jpg").text)
+    for name, result in captioner.caption_many((path.name, path) for path in folder.iterdir()): ...
 
 image → vision (pixels → Regions) → model.encode → decoding (beam over model.step) → text (ids → words) → Caption
 """
@@ -11,17 +12,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from xlan.ahead import map_ahead
 from xlan.decoding import (
     Control,
     DecodingResult,
+    Forbid,
     Hypothesis,
     NoBadEnding,
     Require,
@@ -30,7 +34,7 @@ from xlan.decoding import (
     beam_search,
     sample,
 )
-from xlan.errors import DecodingError, ModelError, ShapeError
+from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import Encoded
 from xlan.pretrained import Pretrained, from_pretrained
@@ -54,7 +58,7 @@ class CaptionOptions:
         samples: draw this many captions instead of searching; 0 searches.
         temperature: of the draw; below 1 is bolder.
         top_p: draw from the likeliest words that together have this probability; None for all.
-        seed: of the draw.
+        seed: of the draw; what is drawn for a picture depends on the seed and the picture, not on its neighbours.
         must: words that have to appear; `dog|dogs` means either.
         rule: what happens to finished beams (see `xlan.decoding.beam`).
         max_length: most words, the end included.
@@ -70,6 +74,10 @@ class CaptionOptions:
     rule: Rule = "released"
     max_length: int = 20
     attention: bool = False
+
+    def __post_init__(self) -> None:
+        if self.beams < 1 or self.samples < 0:
+            raise DecodingError(f"expected at least 1 beam and 0 samples, got {self.beams} and {self.samples}")
 
 
 DEFAULT_OPTIONS = CaptionOptions()
@@ -108,10 +116,16 @@ class Captioner:
         extractor = None if loaded.vision is None else GridExtractor.load(loaded.vision)
         return cls(loaded.model, loaded.vocabulary, extractor)
 
+    @overload
+    def caption(self, images: ImageSource, options: CaptionOptions = ...) -> Caption: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def caption(self, images: Sequence[ImageSource], options: CaptionOptions = ...) -> list[Caption]: ...
+
     def caption(
         self, images: ImageSource | Sequence[ImageSource], options: CaptionOptions = DEFAULT_OPTIONS
     ) -> Caption | list[Caption]:
-        """Caption one picture, or several as one batch: paths, bytes, open files, PIL images or arrays.
+        """Caption one picture, or a list of them as one batch: paths, bytes, open files, PIL images or arrays.
 
         Raises:
             ImageError: a picture cannot be used; the message says which and why.
@@ -120,10 +134,68 @@ class Captioner:
             return self.caption_prepared([self.prepare(image) for image in images], options)
         return self.caption_prepared([self.prepare(images)], options)[0]  # type: ignore[arg-type]
 
-    def prepare(self, image: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS) -> PreparedImage:
-        """Open a picture and bring it to the extractor's size; may run in any thread."""
+    def caption_many(
+        self,
+        pictures: Iterable[tuple[str, ImageSource]],
+        options: CaptionOptions = DEFAULT_OPTIONS,
+        *,
+        batch: int = 16,
+        threads: int = 2,
+        limits: ImageLimits = DEFAULT_LIMITS,
+    ) -> Iterator[tuple[str, Caption | ImageError]]:
+        """Caption any number of pictures in order, memory flat: threads open them while the model is busy.
+
+        Args:
+            pictures: a name of yours and the picture, each.
+            options: how to look for the words.
+            batch: pictures per call of the model.
+            threads: threads that open pictures.
+            limits: what to refuse.
+
+        Yields:
+            The name, and the caption or what is wrong with the picture; the others go on.
+        """
+
+        def work(picture: tuple[str, ImageSource]) -> tuple[str, PreparedImage | ImageError]:
+            name, image = picture
+            try:
+                return name, self.prepare(image, limits=limits, name=name)
+            except ImageError as error:
+                return name, error
+
+        self.check(options)
+        ready: list[tuple[str, PreparedImage | ImageError]] = []
+        for item in map_ahead(work, pictures, threads=threads, ahead=2 * batch):
+            ready.append(item)
+            if len(ready) == batch:
+                yield from self._caption_ready(ready, options)
+                ready = []
+        yield from self._caption_ready(ready, options)
+
+    def _caption_ready(
+        self, ready: Sequence[tuple[str, PreparedImage | ImageError]], options: CaptionOptions
+    ) -> Iterator[tuple[str, Caption | ImageError]]:
+        good = [image for _, image in ready if isinstance(image, PreparedImage)]
+        captions = iter(self.caption_prepared(good, options))
+        for name, image in ready:
+            yield name, image if isinstance(image, ImageError) else next(captions)
+
+    def check(self, options: CaptionOptions) -> None:
+        """Refuse what this model cannot do, before any picture is opened.
+
+        Raises:
+            DecodingError: a required word is not in its vocabulary.
+            ModelError: it does not caption pictures.
+        """
+        self._extractor()
+        self._controls(options)
+
+    def prepare(
+        self, image: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS, name: str | None = None
+    ) -> PreparedImage:
+        """Open a picture and bring it to the extractor's size; may run in any thread. Errors call it `name`."""
         extractor = self._extractor()
-        return extractor.prepare(open_image(image, limits=limits, min_side=extractor.min_side))
+        return extractor.prepare(open_image(image, limits=limits, min_side=extractor.min_side, name=name))
 
     def caption_prepared(
         self, images: Sequence[PreparedImage], options: CaptionOptions = DEFAULT_OPTIONS
@@ -156,7 +228,9 @@ class Captioner:
                 controls=controls,
                 trace=options.attention,
             )
-        generator = torch.Generator(next(self.model.parameters()).device).manual_seed(options.seed)
+        # The same numbers for every picture: what is drawn for one does not depend on the batch it came in.
+        generator = torch.Generator().manual_seed(options.seed)
+        uniform = torch.rand(options.samples, options.max_length, generator=generator)
         return sample(
             self.model,
             encoded,
@@ -164,7 +238,7 @@ class Captioner:
             n=options.samples,
             temperature=options.temperature,
             top_p=options.top_p,
-            generator=generator,
+            uniform=uniform.repeat(len(encoded), 1).to(encoded.summary.device),
             max_length=options.max_length,
             controls=controls,
             trace=options.attention,
@@ -172,7 +246,11 @@ class Captioner:
 
     def _controls(self, options: CaptionOptions) -> list[Control]:
         endings = [self.vocabulary.id_of(word) for word in BAD_ENDINGS if word in self.vocabulary]
+        special = self.vocabulary.special
+        no_words = {special.pad, special.bos} - {special.eos}
         controls: list[Control] = [SuppressUnknown(), NoBadEnding(endings)]
+        if no_words:
+            controls.append(Forbid(sorted(no_words)))
         if options.must:
             controls.append(Require([self._known_ids(word) for word in options.must]))
         return controls

@@ -16,6 +16,7 @@ import typer
 from xlan import __version__
 from xlan.cli import (
     adapt,
+    caption,
     compare,
     data,
     evaluate,
@@ -54,6 +55,7 @@ def _options(
 
 
 app.command("adapt")(adapt.adapt)
+app.command("caption")(caption.caption)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)

@@ -1,0 +1,103 @@
+"""What a user types → pictures: files, folders to the bottom, globs, and `-` for standard input.
+
+Folders are walked as their pictures are needed, one folder's names in memory at a time, so they may be of any size.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from xlan.errors import ImageError
+
+STDIN = "-"
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+Problem = Callable[[str], None]
+
+
+def find_pictures(arguments: Iterable[str], problem: Problem) -> Iterator[tuple[str, Path | bytes]]:
+    """Name and picture for everything the arguments mean, in their order; folders and globs sorted by name.
+
+    Inside folders and globs only files with a picture's suffix count, and hidden ones do not. What is no picture at all
+    (a missing file, an address, an empty folder) is told to `problem` as one line, and the rest goes on.
+    """
+    for argument in arguments:
+        if argument == STDIN:
+            try:
+                yield STDIN, read_stdin()
+            except ImageError as error:
+                problem(str(error))
+        elif _ADDRESS.match(argument):
+            problem(f"{argument}: addresses are not fetched; download the picture and give its path")
+        elif Path(argument).is_dir():
+            yield from _some(_walk(Path(argument), problem), f"{argument}: no pictures in this folder", problem)
+        elif glob.has_magic(argument) and not os.path.lexists(argument):
+            yield from _some(_matches(argument), f"{argument}: no picture matches", problem)
+        else:
+            yield _named(Path(argument))
+
+
+def count_pictures(arguments: Iterable[str]) -> int:
+    """How many pictures `find_pictures` will give, for a progress bar."""
+    names = [argument for argument in arguments if argument != STDIN]
+    return sum(1 for _ in find_pictures(names, lambda _: None))
+
+
+def read_stdin() -> bytes:
+    """One picture from standard input, at most one byte more than is allowed."""
+    from xlan.vision.image import DEFAULT_LIMITS
+
+    if sys.stdin.isatty():
+        raise ImageError("-: expected a picture on standard input, which is a terminal; type: xlan caption - < FILE")
+    return sys.stdin.buffer.read(DEFAULT_LIMITS.max_bytes + 1)
+
+
+def _named(path: Path) -> tuple[str, Path]:
+    return str(path), path
+
+
+def _some(pictures: Iterator[tuple[str, Path]], otherwise: str, problem: Problem) -> Iterator[tuple[str, Path]]:
+    found = False
+    for picture in pictures:
+        found = True
+        yield picture
+    if not found:
+        problem(otherwise)
+
+
+def _walk(folder: Path, problem: Problem) -> Iterator[tuple[str, Path]]:
+    try:
+        # Links to folders are not followed: they can lead in circles.
+        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder))
+    except OSError as error:
+        problem(f"{folder}: cannot be read: {error.strerror or error}")
+        return
+    for name, is_folder in entries:
+        if name.startswith("."):
+            continue
+        if is_folder:
+            yield from _walk(folder / name, problem)
+        elif _looks_like_picture(folder / name):
+            yield _named(folder / name)
+
+
+def _matches(pattern: str) -> Iterator[tuple[str, Path]]:
+    for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207 - takes absolute patterns too
+        if _looks_like_picture(Path(name)):
+            yield _named(Path(name))
+
+
+def _looks_like_picture(path: Path) -> bool:
+    from xlan.vision.image import SUFFIXES
+
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: file names can hold control sequences and bytes that are no text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
