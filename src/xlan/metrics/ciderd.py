@@ -94,14 +94,7 @@ class CiderD:
         for order, found in enumerate(iterate_orders(flat, lengths, table.vocabulary_size)):
             counts = table.counts[order]
             if found.pairs is not None:
-                size = table.vocabulary_size
-                ours = local_names[found.pairs // size] * size + found.pairs % size
-                theirs = renamed[table.pairs[order - 1] // size] * size + table.pairs[order - 1] % size
-                pairs = different(np.concatenate([theirs, ours]))
-                renamed, local_names = np.searchsorted(pairs, theirs), np.searchsorted(pairs, ours)
-                counts = np.zeros(pairs.size)
-                counts[renamed] = table.counts[order]
-                self._pairs.append(pairs)
+                counts, renamed, local_names = self._merge(order, found.pairs, renamed, local_names)
             # One more at the end: name −1, an n-gram that the table does not know.
             idf = np.append(table.log_documents - np.log(np.maximum(1.0, counts)), table.log_documents)
             self._idf.append(idf)
@@ -119,6 +112,28 @@ class CiderD:
         self._gram, self._reference = np.concatenate(entry_gram), np.concatenate(entry_reference)
         self._times = np.concatenate(entry_times)
         self._norms = np.stack(norms)
+
+    def _merge(self, order: int, pairs: Ints, renamed: Ints, local_names: Ints) -> tuple[Floats, Ints, Ints]:
+        """Add the references' n-grams of one order to the table's, which may come from other captions.
+
+        Args:
+            order: 1 for bigrams, and so on.
+            pairs: the references' n-grams, in their own names of the order before.
+            renamed: name of each of the table's n-grams of the order before.
+            local_names: name of each of the references' n-grams of the order before.
+
+        Returns:
+            Document counts of all n-grams, and `renamed` and `local_names` of this order.
+        """
+        size = self.table.vocabulary_size
+        ours = local_names[pairs // size] * size + pairs % size
+        theirs = renamed[self.table.pairs[order - 1] // size] * size + self.table.pairs[order - 1] % size
+        merged = different(np.concatenate([theirs, ours]))
+        self._pairs.append(merged)
+        renamed, local_names = np.searchsorted(merged, theirs), np.searchsorted(merged, ours)
+        counts = np.zeros(merged.size)
+        counts[renamed] = self.table.counts[order]
+        return counts, renamed, local_names
 
     def _score(self, rows: Ints, flat: Ints, lengths: Ints) -> Floats:
         """The batch with NumPy: each step handles all captions of one order."""

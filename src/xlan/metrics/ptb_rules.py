@@ -157,13 +157,18 @@ _STARTER = rf"\s+(?:{_capitalised(SENTENCE_STARTERS)})\s"
 _APOSTROPHE_INSIDE = "|".join(APOSTROPHE_INSIDE).replace("'", r"['\u2019]")
 _INITIALS = r"[A-Za-z](?:\.[A-Za-z])+\."
 
+_URL_TAIL = r"[^\s\"<>|()]*[^\s\"<>|().!?,;:'\-]"
+_EMAIL = _rule(r"([A-Za-z0-9][^\s\"<>|()@!?,]*@(?:[^\s\"<>|().!?,@]+\.)*[^\s\"<>|().!?,@'&;:]+)")
+# Before a comma, semicolon or colon a full stop stays with its word.
 BEFORE_PUNCTUATION = _rule(rf"((?:{COMPOUND}|{SLASHED}|{WORD}|{ALNUM}+|{NUMBER})\.)[,;:]")
 
 LETTER_RULES: tuple[Rule, ...] = (
+    # words, alone or before n't
     _rule(rf"({_any_of(JOINED)})(?!{APOSTROPHE}(?i:s|m|d|ll|re|ve)(?![A-Za-z]))", _split_joined),
     _rule(rf"({LETTER}*[^,.{_NOT_ALNUM}\dnN])[nN](?:['\u2019`]|&apos;)[tT]"),
     _rule(r"([nN](?:['\u2019`]|&apos;)[tT])", _plain_apostrophe),
     _rule(rf"({WORD})"),
+    # abbreviations and initials; the first of each pair ends a sentence
     _rule(rf"({_CLOSING})\s+[A-Z]", _with_stop),
     _rule(rf"({_CLOSING})(?s:..)"),
     _rule(rf"((?:{_any_of(TITLE_ABBREVIATIONS)}|[Mm][ft]g)\.)"),
@@ -172,6 +177,7 @@ LETTER_RULES: tuple[Rule, ...] = (
     _rule(r"([A-Za-z]\.)"),
     _rule(rf"({_INITIALS}){_STARTER}", _with_stop),
     _rule(rf"({_INITIALS})"),
+    # words joined by hyphens, underscores, slashes or apostrophes
     _rule(rf"({COMPOUND})"),
     _rule(rf"({UNDERSCORED})"),
     _rule(rf"({SLASHED})"),
@@ -180,10 +186,12 @@ LETTER_RULES: tuple[Rule, ...] = (
     _rule(rf"((?i:{_APOSTROPHE_INSIDE}))"),
     _rule(rf"([yY]['\u2019])(?![sSmMdDlLrRvV]){LETTER}"),
     _rule(r"([dDlL]['\u2019])(?!(?i:s|m|d|ll|re|ve)(?![A-Za-z]))"),
-    _rule(r"((?i:https?)://[^\s\"<>|()]+\.[^\s\"<>|()]*[^\s\"<>|().!?,;:'\-])"),
-    _rule(r"((?i:www)\.(?:[^\s\"<>|()`.!?,]+\.)+[a-zA-Z]{2,4}(?:/[^\s\"<>|()]*[^\s\"<>|().!?,;:'\-])?)"),
-    _rule(r"((?:[^\s\"`'<>|().!?,;:/$\-_]{3,}\.)+(?:com|org|edu)(?:/[^\s\"<>|()]*[^\s\"<>|().!?,;:'\-])?)"),
-    _rule(r"([A-Za-z0-9][^\s\"<>|()@!?,]*@(?:[^\s\"<>|().!?,@]+\.)*[^\s\"<>|().!?,@'&;:]+)"),
+    # addresses
+    _rule(rf"((?i:https?)://[^\s\"<>|()]+\.{_URL_TAIL})"),
+    _rule(rf"((?i:www)\.(?:[^\s\"<>|()`.!?,]+\.)+[a-zA-Z]{{2,4}}(?:/{_URL_TAIL})?)"),
+    _rule(rf"((?:[^\s\"`'<>|().!?,;:/$\-_]{{3,}}\.)+(?:com|org|edu)(?:/{_URL_TAIL})?)"),
+    _EMAIL,
+    # AT&T, US$, C++
     _rule(r"([A-Z]+(?:(?:&|&(?i:amp);|\+)[A-Z]+)+)", _amp),
     _rule(r"([A-Z]{1,2}\$)"),
     _rule(r"([cC]\+\+|[cCfF]#)"),
@@ -205,7 +213,7 @@ DIGIT_RULES: tuple[Rule, ...] = (
     _rule(rf"({COMPOUND})"),
     _rule(rf"({UNDERSCORED})"),
     _rule(rf"({SLASHED})"),
-    _rule(r"([A-Za-z0-9][^\s\"<>|()@!?,]*@(?:[^\s\"<>|().!?,@]+\.)*[^\s\"<>|().!?,@'&;:]+)"),
+    _EMAIL,
     BEFORE_PUNCTUATION,
 )
 
