@@ -15,15 +15,16 @@ program's answer in every tie, its observed habits are kept:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 BEAM = 40
-# Official behaviour for any caption a person would write; beyond, time stays bounded instead.
-MAX_RIVALS = 64
-MAX_EXPANSIONS = 1_000_000
+# Official behaviour for any caption a person would write; beyond these limits time stays bounded instead.
+MAX_RIVALS = 64  # matches of one kind that start at one word, in references of up to 1,000 words
+MAX_EXPANSIONS = 1_000_000  # steps of the beam
 
 _COUNT, _CHUNK = 1 << 48, 1 << 34  # a path's rank in one integer: words covered, closed chunks, distance
 _rank = itemgetter(0)
@@ -66,31 +67,43 @@ class Sentence:
 
 
 def find_matches(test: Sentence, reference: Sentence) -> list[list[Match]]:
-    """All matches by the reference word they start at, in the official order. At most `MAX_RIVALS` per matcher."""
+    """All matches by the reference word they start at, in the official order."""
     found: list[list[Match]] = []
+    limit = max(4, min(MAX_RIVALS, 1000 * MAX_RIVALS // (len(reference.words) + 1)))
     positions = test.positions
     seen = positions.keys()
     for start, (word, related) in enumerate(zip(reference.words, reference.related, strict=True)):
         here: list[Match] = []
         if word in positions:
-            here += [Match(start, start + 1, at, at + 1, EXACT) for at in positions[word][:MAX_RIVALS]]
+            places = _nearest(positions[word], start, limit)
+            here += [Match(start, start + 1, at, at + 1, EXACT) for at in places]
         for module, others in zip((STEM, SYNONYM), related, strict=True):
             if others and not others.isdisjoint(seen):
-                places = sorted(at for other in others & seen for at in positions[other][:MAX_RIVALS])
-                here += [Match(start, start + 1, at, at + 1, module) for at in places[:MAX_RIVALS]]
+                places = sorted(at for other in others & seen for at in _nearest(positions[other], start, limit))
+                here += [Match(start, start + 1, at, at + 1, module) for at in _nearest(places, start, limit)]
         found.append(here)
     for start, stop, others_hashes in reference.sources:
         for other in others_hashes:
             if other in test.phrases:
-                for at, end in test.phrases[other][:MAX_RIVALS]:
+                for at, end in _nearest(test.phrases[other], (start, 0), limit):
                     found[start].append(Match(start, stop, at, end, PARAPHRASE))
     for at, end, others_hashes in test.sources:
         for other in others_hashes:
             if other in reference.phrases:
-                for start, stop in reference.phrases[other]:
-                    if len(found[start]) < 8 * MAX_RIVALS:
-                        found[start].append(Match(start, stop, at, end, PARAPHRASE))
+                for start, stop in _nearest(reference.phrases[other], (at, 0), limit):
+                    found[start].append(Match(start, stop, at, end, PARAPHRASE))
     return found
+
+
+_Place = TypeVar("_Place", int, tuple[int, int])
+
+
+def _nearest(places: list[_Place], start: _Place, limit: int) -> list[_Place]:
+    """At most `limit` of the ascending places, those around `start`."""
+    if len(places) <= limit:
+        return places
+    first = max(0, min(bisect_left(places, start) - limit // 2, len(places) - limit))
+    return places[first : first + limit]
 
 
 def _without_rival(found: list[list[Match]], test_length: int) -> set[int]:

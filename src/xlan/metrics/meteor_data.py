@@ -156,7 +156,7 @@ def load_data(resources: Resources | None = None, *, progress: Callable[[int], N
     name = f"meteor-{resources.key()}.index"
     folders = [cache_folder(), Path(tempfile.gettempdir()) / f"xlan-cache-{_user()}"]
     for folder in folders:
-        data = _read_index(folder / name)
+        data = _read_index(folder / name, own=folder is not folders[0])
         if data is not None:
             return data
     problems = []
@@ -166,8 +166,7 @@ def load_data(resources: Resources | None = None, *, progress: Callable[[int], N
             _write_index(folder / name, arrays, words)
         except OSError as error:
             problems.append(f"{folder}: {error.strerror or error}")
-            continue
-        data = _read_index(folder / name)
+        data = _read_index(folder / name, own=folder is not folders[0])  # ours, or a faster process's
         if data is not None:
             return data
     raise MetricError(
@@ -183,7 +182,7 @@ def _user() -> str:
 def _write_index(path: Path, arrays: dict[str, npt.NDArray[np.generic]], words: dict[str, list[str]]) -> None:
     """Header (names, lengths, checksums, word lists), then the arrays one after another."""
     bodies = {name: np.ascontiguousarray(arrays[name], dtype=dtype) for name, dtype in _ARRAYS.items()}
-    sizes = {name: [len(body), zlib.crc32(body.view(np.uint8))] for name, body in bodies.items()}
+    sizes = {name: [len(body), zlib.crc32(body.view(np.uint8).data)] for name, body in bodies.items()}
     header = json.dumps({"arrays": sizes, "words": words}).encode()
     header += b" " * (-(len(_MAGIC) + 8 + len(header)) % 8)  # arrays start at multiples of their item size
     with atomic_path(path) as temporary, temporary.open("wb") as file:
@@ -192,11 +191,16 @@ def _write_index(path: Path, arrays: dict[str, npt.NDArray[np.generic]], words: 
             file.write(body.tobytes() + b"\0" * (-body.nbytes % 8))
 
 
-def _read_index(path: Path) -> MeteorData | None:
-    """The mapped index, or None where there is none or it is damaged."""
+def _read_index(path: Path, *, own: bool) -> MeteorData | None:
+    """The mapped index, or None where there is none or it is damaged.
+
+    Args:
+        path: the file.
+        own: refuse a file of another user (the temporary folder is everybody's).
+    """
     try:
-        if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
-            return None  # another user's file in a shared folder
+        if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
+            return None
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 return None
@@ -210,7 +214,7 @@ def _read_index(path: Path) -> MeteorData | None:
             count, checksum = header["arrays"][name]
             size = int(count) * np.dtype(dtype).itemsize
             body = whole[start : start + size]
-            if len(body) != size or zlib.crc32(body) != checksum:
+            if len(body) != size or zlib.crc32(body.data) != checksum:
                 return None
             arrays[name] = body.view(dtype)
             start += size + -size % 8
