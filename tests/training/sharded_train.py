@@ -1,4 +1,4 @@
-"""`xlan train` with the model sharded over processes (FSDP) on the CPU, where accelerate itself offers it for GPUs only.
+"""`xlan train` with the model sharded over processes (FSDP) on the CPU; accelerate itself offers that for GPUs only.
 
 Run by a test under torchrun.
 """

@@ -38,6 +38,21 @@ def test_rewind_drops_what_will_happen_again_and_a_line_cut_short(tmp_path: Path
     assert [record["step"] for record in read_log(tmp_path / "log.jsonl")] == [1, 2, 3]
 
 
+def test_rewind_drops_an_evaluation_that_will_happen_again(tmp_path: Path) -> None:
+    log = quiet_log(tmp_path)
+    for step in (3, 6):
+        log.write("step", step=step)
+        log.write("evaluation", step=step, scores={})
+    log.rewind(6)
+    assert len(list(read_log(tmp_path / "log.jsonl"))) == 4
+    log.rewind(6, unevaluated=True)
+    assert [(r["kind"], r["step"]) for r in read_log(tmp_path / "log.jsonl")] == [
+        ("step", 3),
+        ("evaluation", 3),
+        ("step", 6),
+    ]
+
+
 def test_a_missing_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"log\.jsonl: cannot be read"):
         list(read_log(tmp_path / "log.jsonl"))

@@ -42,12 +42,18 @@ class RunLog:
         self._tensorboard = _summary_writer(self.folder / "tensorboard") if tensorboard and not quiet else None
         self._progress: _Display | None = None
 
-    def rewind(self, step: int) -> None:
-        """Drop what was logged after `step` (and a line that a kill cut short), because it will happen again."""
+    def rewind(self, step: int, *, unevaluated: bool = False) -> None:
+        """Drop what was logged after `step` (and a line that a kill cut short), because it will happen again.
+
+        Args:
+            step: the last step that stands.
+            unevaluated: the evaluation that follows `step` will happen again too.
+        """
         path = self.folder / "log.jsonl"
         if self.quiet or not path.exists():
             return
-        kept = [record for record in read_log(path) if record.get("step", 0) <= step]
+        last = step - 0.5 if unevaluated else step
+        kept = [r for r in read_log(path) if r.get("step", 0) <= (last if r.get("kind") == "evaluation" else step)]
         write_text(path, "".join(_line(record) for record in kept))
 
     def write(self, kind: str, **values: Any) -> None:

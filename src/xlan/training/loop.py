@@ -165,7 +165,7 @@ def _train_epoch(job: Job) -> bool:
     position, plan = job.position, job.plan
     meter = _Meter()
     job.loader.set_epoch(position.epoch, position.batch)
-    batches = _undisturbed(job.loader)
+    batches = iter(job.loader)
     with job.log.epoch(position.epoch, plan.epochs, done=position.batch, total=plan.batches) as display:
         while position.batch < plan.batches:
             if job.stop.wanted_anywhere(job.world) or _at_limit(job):
@@ -179,7 +179,9 @@ def _train_epoch(job: Job) -> bool:
             _watch(job, output)
             display.advance(meter.text)
             if position.step % plan.log_every == 0 or position.batch == plan.batches:
-                job.log.write("step", step=position.step, epoch=position.epoch, lr=rate, **meter.flush(job.world))
+                means = meter.flush(job.world)
+                spent = round(position.seconds, 3)
+                job.log.write("step", step=position.step, epoch=position.epoch, lr=rate, seconds=spent, **means)
             if plan.save_every and position.step % plan.save_every == 0 and position.batch < plan.batches:
                 save(job)
     return True
@@ -196,11 +198,11 @@ def _take_step(job: Job, batch: Any) -> tuple[StepOutput, float, float]:
     job.accelerator.backward(output.loss)
     job.accelerator.unscale_gradients(job.optimizer)
     norm = float(clip_gradients(job.model.parameters(), by=plan.clip_by, at=plan.clip_at))
-    # Every process sees the same averaged gradients, so all of them stop here together and before the update.
-    if not math.isfinite(norm) and job.accelerator.scaler is None:
-        raise _not_finite(job, batch, float(output.loss.detach()))
-    if job.accelerator.scaler is not None and not math.isfinite(float(output.loss.detach())):
-        raise _not_finite(job, batch, float(output.loss.detach()))
+    loss = float(output.loss.detach())
+    # Every process sees the same averaged gradients, so all of them stop here together and before the update. With a
+    # gradient scaler (fp16) overflowing gradients are usual: it skips the update and scales less.
+    if not math.isfinite(loss if job.accelerator.scaler is not None else norm):
+        raise _not_finite(job, batch, loss)
     job.optimizer.step()
     job.optimizer.zero_grad(set_to_none=True)
     return output, norm, rate
@@ -219,14 +221,6 @@ def _not_finite(job: Job, batch: Batch, loss: float) -> TrainingError:
 
 def _at_limit(job: Job) -> bool:
     return job.plan.max_steps is not None and job.position.step >= job.plan.max_steps
-
-
-def _undisturbed(loader: Loader) -> Iterator[Any]:
-    """The loader's iterator; opening one draws from torch's random state, which a resumed run would do once more."""
-    state = random_state()
-    batches = iter(loader)
-    restore_random_state(state)
-    return batches
 
 
 def _watch(job: Job, output: StepOutput) -> None:
@@ -305,7 +299,7 @@ def resume(job: Job, checkpoint: Checkpoint) -> None:
     own = {key.removeprefix(prefix): value for key, value in checkpoint.rng.items() if key.startswith(prefix)}
     if own:
         restore_random_state(own)
-    job.log.rewind(job.position.step)
+    job.log.rewind(job.position.step, unevaluated=job.position.unevaluated)
 
 
 class _Meter:

@@ -92,6 +92,8 @@ def _head(
     if steps:
         tiles.append(("steps", f"{steps[-1].get('step', 0):,}", f"epoch {steps[-1].get('epoch', 0) + 1}"))
         speeds = [s["captions_per_second"] for s in steps if isinstance(s.get("captions_per_second"), int | float)]
+        if isinstance(spent := steps[-1].get("seconds"), int | float):
+            tiles.append(("time in steps", _duration(spent), "evaluation apart"))
         if speeds:
             tiles.append(("captions/s", number(round(sorted(speeds)[len(speeds) // 2])), "median"))
     size = next((r["parameters"] for r in records if isinstance(r.get("parameters"), int)), None)
@@ -105,6 +107,12 @@ def _head(
         for name, value, note in tiles
     )
     return f'<header><h1>{escape(folder.name)}</h1><p>{escape(state)}</p><dl class="tiles">{shown}</dl></header>'
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 def _warnings(records: Iterable[Mapping[str, Any]]) -> str:

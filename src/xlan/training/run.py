@@ -169,7 +169,7 @@ def _sources(config: RunConfig, folder: RunFolder, world: World) -> tuple[Captio
             for image, regions in features.items():
                 if image not in writer:
                     writer.add(image, regions)
-    world.broadcast(None)
+    world.broadcast(None)  # nobody reads before it is written
     return captions, FeatureStore(folder.path / "shapes")
 
 

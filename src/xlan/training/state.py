@@ -30,7 +30,8 @@ _SEPARATOR = "/"
 def whole_weights(model: nn.Module) -> Iterator[None]:
     """Inside, every weight of a sharded model is there, so that its methods can be called and not only its forward.
 
-    Sampling and evaluation need it; for models that are not sharded nothing happens.
+    Sampling and evaluation need it; for models that are not sharded nothing happens. Enter it before inference mode, or
+    the gathered weights could not be trained with afterwards.
     """
     if isinstance(model, FullyShardedDataParallel):
         with FullyShardedDataParallel.summon_full_params(model, writeback=False):

@@ -123,7 +123,7 @@ def scst_step(
         dropout: keep dropout on in the teacher-forced pass.
         seed: (run, step): decides what is drawn, whatever the number of processes.
     """
-    with torch.inference_mode(), whole_weights(model), evaluating(policy):
+    with whole_weights(model), torch.inference_mode(), evaluating(policy):
         encoded = policy.encode(batch.features, batch.mask)
         chance = _chances(seed, world, images=len(batch.image_ids), samples=samples, length=max_length)
         drawn = sample(
