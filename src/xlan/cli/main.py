@@ -19,6 +19,7 @@ from xlan.cli import (
     caption,
     compare,
     data,
+    doctor,
     evaluate,
     features,
     import_checkpoint,
@@ -57,6 +58,7 @@ def _options(
 app.command("adapt")(adapt.adapt)
 app.command("caption")(caption.caption)
 app.command("compare")(compare.compare)
+app.command("doctor")(doctor.doctor)
 app.command("evaluate")(evaluate.evaluate)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 app.command("predict")(predict.predict)

@@ -1,0 +1,60 @@
+"""`xlan doctor`: what works here, what does not, and what to type."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xlan import __version__
+
+if TYPE_CHECKING:
+    from xlan.cli.health import Check
+
+_MARKS = {"ok": ("ok", "green"), "absent": ("–", "yellow"), "broken": ("BROKEN", "red")}
+
+
+def doctor(
+    model: Annotated[
+        Path | None, typer.Option(help="Also check this model directory instead of the model that comes with xlan.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Look at this installation: what works, what does not, what to type.
+
+    The exit status is 1 when something that captioning cannot do without is broken; what is only absent costs nothing.
+    """
+    from xlan.cli.health import all_checks
+
+    found: list[Check] = []
+    for check in all_checks(model):
+        found.append(check)
+        if not as_json:
+            _show(check)
+    healthy = not any(check.core and check.status == "broken" for check in found)
+    if as_json:
+        typer.echo(
+            json.dumps({"xlan": __version__, "ok": healthy, "checks": [asdict(check) for check in found]}, indent=2)
+        )
+    else:
+        typer.echo(_summary(found, healthy))
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _show(check: Check) -> None:
+    word, colour = _MARKS[check.status]
+    typer.echo(f"{typer.style(f'{word:<7}', fg=colour)}{check.name:<17} {check.detail}")
+    if check.fix:
+        typer.echo(f"{'':25}type: {check.fix}")
+
+
+def _summary(found: list[Check], healthy: bool) -> str:
+    if not healthy:
+        return f"\nxlan {__version__}: does not work here; see BROKEN above"
+    counts = {status: sum(check.status == status for check in found) for status in _MARKS}
+    broken = f", {counts['broken']} broken" if counts["broken"] else ""
+    return f"\nxlan {__version__}: works; {counts['ok']} things are in order, {counts['absent']} not installed{broken}"
