@@ -10,11 +10,11 @@ import re
 from collections.abc import Set
 
 _LETTERS = "A-Za-zÀ-ÖØ-öø-žЀ-ԧᴀ-ᵿꙀ-ꙮ꙾-ꚗ"
-_SPACE = re.compile("[\t-\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
+_SPACE = re.compile("[\t\n\f\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 _PLAIN = re.compile("[a-z0-9 ]*")
 _SINGLE_QUOTE = re.compile("[‘’`]")
 _DOUBLE_QUOTE = re.compile("''|[“”]")
-_SYMBOL = re.compile(f"([^{_LETTERS}0-9 .',-])")
+_SYMBOL = re.compile(f"([^{_LETTERS}0-9 .',\v-])")  # a vertical tab stays inside its word
 _DOTS = re.compile(r"(\.\.+)")
 _COMMA = re.compile(r"(?<![0-9]),|,(?![0-9])")
 _HYPHEN = re.compile(f"([{_LETTERS}0-9.])-([{_LETTERS}0-9])")
