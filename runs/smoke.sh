@@ -13,7 +13,7 @@ $xlan train configs/smoke_scst.yaml
 $xlan report out/smoke/xe
 $xlan report out/smoke/scst
 
-best() { grep -o '"best": [0-9.]*' "$1"/checkpoints/*/state.json | tail -n 1 | grep -o '[0-9.]*$'; }
+best() { grep -ho '"best": [0-9][0-9.]*' "$1"/checkpoints/*/state.json | tail -n 1 | grep -o '[0-9.]*$'; }
 xe=$(best out/smoke/xe)
 scst=$(best out/smoke/scst)
 echo "CIDEr on held-out pictures: cross-entropy $xe, self-critical $scst"

@@ -195,7 +195,7 @@ class ScstConfig(Section):
     )
     temperature: float = Field(default=1.0, gt=0)
     max_length: int = Field(default=17, ge=1, le=200, description="longest caption sampled, end included")
-    dropout: bool = Field(default=True, description="keep dropout on in the pass that gives the gradients")
+    dropout: bool = Field(default=False, description="keep dropout on in the pass that gives the gradients")
     reward_workers: int = Field(
         default=1, ge=0, le=64, description="processes of each rank that score; 0 scores in place"
     )
