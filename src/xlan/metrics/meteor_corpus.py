@@ -101,24 +101,25 @@ class Corpus:
         table = self._data.paraphrases
         rows = [table.rows(values) for values, _ in spans]
         useful = _useful(self._data, np.unique(np.concatenate(rows)), present)
+        is_useful = np.zeros(len(table.keys) + 1, dtype=np.bool_)  # the last stands for "not in the table", row -1
+        is_useful[list(useful)] = True
         wanted = np.array(sorted({other for others in useful.values() for other in others}), dtype=np.uint64)
-        # Sources come by start, then length; so does the program, and ties depend on it.
-        found: list[tuple[int, int, int, int]] = []
+        sources = []
         for size, ((values, at), row) in enumerate(zip(spans, rows, strict=True), start=1):
-            known = np.flatnonzero(np.isin(row, np.fromiter(useful, dtype=np.int64, count=len(useful))))
-            starts = at[known]
-            found += zip(
-                starts.tolist(), [size] * len(starts), row[known].tolist(), owner[starts].tolist(), strict=True
-            )
-            for index in np.flatnonzero(_contains(wanted, values)).tolist():
-                place = int(at[index])
-                start = place - int(begin[place])
-                sentence = self._sentences[owner[place]]
-                sentence.phrases.setdefault(int(values[index]), []).append((start, start + size))
-        found.sort()
-        for place, size, row_number, number in found:
-            start = place - int(begin[place])
-            self._sentences[number].sources.append((start, start + size, useful[row_number]))
+            known = np.flatnonzero(is_useful[row])
+            sources.append(np.stack([at[known], np.full(len(known), size), row[known]]))
+            chosen = np.flatnonzero(_contains(wanted, values))
+            places = at[chosen]
+            starts = (places - begin[places]).tolist()
+            for number, start, key in zip(owner[places].tolist(), starts, values[chosen].tolist(), strict=True):
+                self._sentences[number].phrases.setdefault(key, []).append((start, start + size))
+        # Sources come by start, then length; so does the program, and ties depend on it.
+        places, sizes, numbers = (found := np.concatenate(sources, axis=1))[:, np.lexsort(found[1::-1])]
+        starts = (places - begin[places]).tolist()
+        for owned, start, size, row_number in zip(
+            owner[places].tolist(), starts, sizes.tolist(), numbers.tolist(), strict=True
+        ):
+            self._sentences[owned].sources.append((start, start + size, useful[row_number]))
 
 
 def _relate(words: Mapping[str, Word]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
