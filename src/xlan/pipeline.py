@@ -27,6 +27,7 @@ from xlan.decoding import (
     DecodingResult,
     Forbid,
     Hypothesis,
+    MinLength,
     NoBadEnding,
     Require,
     Rule,
@@ -248,7 +249,7 @@ class Captioner:
         endings = [self.vocabulary.id_of(word) for word in BAD_ENDINGS if word in self.vocabulary]
         special = self.vocabulary.special
         no_words = {special.pad, special.bos} - {special.eos}
-        controls: list[Control] = [SuppressUnknown(), NoBadEnding(endings)]
+        controls: list[Control] = [SuppressUnknown(), NoBadEnding(endings), MinLength(1)]
         if no_words:
             controls.append(Forbid(sorted(no_words)))
         if options.must:

@@ -20,6 +20,7 @@ from xlan.types import Caption
 
 # Longer than any line we write: a file without line ends is refused instead of read into memory.
 MAX_LINE_BYTES = 1 << 22
+_BEGINNING = b'{"image": "'
 
 
 def as_json(name: str, caption: Caption) -> str:
@@ -121,7 +122,7 @@ class CaptionFile:
         with self.path.open("rb") as file:
             end = self._read_csv(file) if self._is_csv else self._read_jsonl(file)
             file.seek(max(0, end - 1))
-            ends_a_line = file.read(1) in (b"\n", b"")
+            ends_a_line = not end or file.read(1) == b"\n"
         os.ftruncate(self._handle, end)
         os.lseek(self._handle, end, os.SEEK_SET)
         if not ends_a_line:
@@ -136,9 +137,9 @@ class CaptionFile:
             try:
                 self.done.add(_name_of(line))
             except (ValueError, RecursionError) as error:
-                if not _at_end(file):
-                    raise DataError(f"{self.path}: line {number} is not ours: {error}; choose another file") from None
-                return good
+                if _is_torn(line):
+                    return good
+                raise DataError(f"{self.path}: line {number} is not ours: {error}; choose another file") from None
             good = file.tell()
         return good
 
@@ -157,14 +158,13 @@ class CaptionFile:
             try:
                 row = next(rows, None)
                 if row is None or not last.endswith(b"\n"):
-                    torn_header = not good and last and not _csv_line(self._columns).startswith(last)
-                    if torn_header:
-                        self._take_row(row or [], first=True)
-                    return good
+                    if good or not last or _csv_line(self._columns).startswith(last):
+                        return good
+                    row = row or []
                 self._take_row(row, first=not good)
             except (csv.Error, ValueError) as error:
-                if good and _at_end(file):
-                    return good
+                if good and isinstance(error, csv.Error) and _at_end(file):
+                    return good  # torn inside quotes
                 where = f"{self.path}: line {rows.line_num}"
                 raise DataError(f"{where} is not ours: {error}; choose another file") from None
             good = file.tell()
@@ -198,6 +198,12 @@ def _name_of(line: bytes) -> str:
     if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in ("image", "caption")):
         raise ValueError("expected an object with 'image' and 'caption'")
     return str(record["image"])
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether this is the beginning of a line of ours; a power failure may leave zeros where the rest would be."""
+    begun = line.rstrip(b"\0")
+    return not line.endswith(b"\n") and (begun.startswith(_BEGINNING) or _BEGINNING.startswith(begun))
 
 
 def _csv_line(values: list[str]) -> bytes:

@@ -1,0 +1,256 @@
+"""A picture in, a sentence out: every kind of source, every way to look for words, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import xlan
+from xlan import Captioner, CaptionOptions, Regions, Vocabulary, build_model
+from xlan.decoding import beam_search
+from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
+from xlan.pipeline import BAD_ENDINGS, pad_regions
+from xlan.types import Caption
+from xlan.vision.image import ImageLimits
+
+
+@pytest.fixture(scope="module")
+def captioner(model_directory: Path) -> Captioner:
+    return Captioner.from_pretrained(model_directory)
+
+
+def noise(seed: int, size: tuple[int, int] = (70, 50)) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def same(one: Caption, other: Caption) -> bool:
+    return one.text == other.text and math.isclose(one.score, other.score, rel_tol=1e-4)
+
+
+def test_every_kind_of_source_gives_the_same_caption(captioner: Captioner, tmp_path: Path) -> None:
+    image = noise(0)
+    path = tmp_path / "a.png"
+    path.write_bytes(png(image))
+    expected = captioner.caption(image)
+    assert expected.text
+    for source in (path, str(path), png(image), io.BytesIO(png(image)), np.asarray(image)):
+        assert same(captioner.caption(source), expected), type(source)
+
+
+def test_a_list_gives_a_list_in_order(captioner: Captioner) -> None:
+    images = [noise(i) for i in range(5)]
+    together = captioner.caption(images)
+    assert isinstance(together, list)
+    for image, caption in zip(images, together, strict=True):
+        assert same(captioner.caption(image), caption)
+    assert len({caption.score for caption in together}) > 1
+
+
+def test_no_pictures_no_captions(captioner: Captioner) -> None:
+    assert captioner.caption([]) == []
+    assert captioner.caption_regions([]) == []
+
+
+def test_numbers_of_a_caption_belong_together(captioner: Captioner) -> None:
+    caption = captioner.caption(noise(1), CaptionOptions(beams=4))
+    assert caption.text == " ".join(word.text for word in caption.words)
+    assert len(caption.others) == 3
+    scores = [caption.score, *(other.score for other in caption.others)]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 < word.probability < 1 for word in caption.words)
+    words = sum(math.log(word.probability) for word in caption.words)
+    assert caption.score <= words + 1e-5  # the end has a probability too
+    assert 0 < caption.confidence < 1
+    assert caption.boxes is None
+    assert caption.words[0].spatial is None
+
+
+def test_it_is_the_search_over_the_model(captioner: Captioner) -> None:
+    prepared = captioner.prepare(noise(2))
+    assert captioner.extractor is not None
+    regions = captioner.extractor.extract([prepared])
+    features, mask = pad_regions(regions, 1280)
+    encoded = captioner.model.encode(features, mask)
+    controls = captioner._controls(CaptionOptions())
+    found = beam_search(
+        captioner.model,
+        encoded,
+        captioner.vocabulary.special,
+        width=3,
+        rule="released",
+        max_length=20,
+        controls=controls,
+    ).best()[0]
+    caption = captioner.caption(noise(2))
+    assert caption.text == captioner.vocabulary.decode(found.ids)
+    assert caption.confidence == pytest.approx(math.exp(found.total / len(found.ids)))
+
+
+def test_attention_is_returned_when_asked_for(captioner: Captioner) -> None:
+    caption = captioner.caption(noise(1), CaptionOptions(attention=True))
+    assert caption.boxes is not None
+    assert caption.boxes.shape == (5, 4)
+    for word in caption.words:
+        assert word.spatial is not None
+        assert word.spatial.shape == (5,)
+        assert word.spatial.sum() == pytest.approx(1, abs=1e-4)
+        assert word.channel is not None
+        assert (word.channel >= 0).all()
+        assert (word.channel <= 1).all()
+
+
+def test_padding_changes_nothing(captioner: Captioner) -> None:
+    assert captioner.extractor is not None
+    one, two = captioner.extractor.extract([captioner.prepare(noise(i)) for i in (3, 4)])
+    short = replace(one, features=one.features[:2], boxes=one.boxes[:2])
+    assert same(captioner.caption_regions([short])[0], captioner.caption_regions([short, two])[0])
+
+
+def test_required_words_appear(captioner: Captioner) -> None:
+    options = CaptionOptions(must=("cat", "Dog|dogs", "the grass"))
+    for caption in captioner.caption([noise(0), noise(1)], options):
+        words = caption.text.split()
+        assert "cat" in words
+        assert {"dog", "dogs"} & set(words)
+        assert "the grass" in caption.text
+
+
+@pytest.mark.parametrize(
+    ("must", "message"),
+    [
+        ("zebra", "must: the model does not know the word 'zebra'"),
+        ("dog|", "must: expected a word, or words separated by |, got 'dog|'"),
+        ("", "must: expected a word"),
+    ],
+)
+def test_words_that_cannot_appear_are_refused(captioner: Captioner, must: str, message: str) -> None:
+    with pytest.raises(DecodingError, match=message.replace("|", r"\|")):
+        captioner.check(CaptionOptions(must=(must,)))
+
+
+@pytest.mark.parametrize("options", [{"beams": 0}, {"samples": -1}])
+def test_impossible_numbers_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(DecodingError, match="expected at least 1 beam and 0 samples, got"):
+        CaptionOptions(**options)
+
+
+def test_captions_do_not_end_badly_and_hold_no_special_words(captioner: Captioner) -> None:
+    images = [noise(i) for i in range(8)]
+    for options in (CaptionOptions(beams=3), CaptionOptions(samples=4, temperature=2.0)):
+        for caption in captioner.caption(images, options):
+            for one in (caption, *caption.others):
+                assert "<" not in one.text
+                assert one.text.split()[-1] not in BAD_ENDINGS
+
+
+def test_samples_depend_on_the_seed_and_not_on_the_batch(captioner: Captioner) -> None:
+    options = CaptionOptions(samples=3, seed=7)
+    images = [noise(i) for i in range(3)]
+    together = captioner.caption(images, options)
+    for image, caption in zip(images, together, strict=True):
+        alone = captioner.caption(image, options)
+        assert [alone.text, *(o.text for o in alone.others)] == [caption.text, *(o.text for o in caption.others)]
+    other = captioner.caption(images[0], replace(options, seed=8))
+    assert {other.text, *(o.text for o in other.others)} != {together[0].text, *(o.text for o in together[0].others)}
+
+
+def test_many_pictures_come_in_order_with_the_broken_ones_named(captioner: Captioner) -> None:
+    pictures = [(f"p{i}", b"PK\x03\x04" if i in (2, 5) else png(noise(i))) for i in range(7)]
+    results = list(captioner.caption_many(pictures, batch=3, threads=2))
+    assert [name for name, _ in results] == [f"p{i}" for i in range(7)]
+    for (name, result), (_, data) in zip(results, pictures, strict=True):
+        if name in ("p2", "p5"):
+            assert isinstance(result, ImageError)
+            assert str(result) == f"{name}: is not a picture but a ZIP archive"
+        else:
+            assert isinstance(result, Caption)
+            assert same(result, captioner.caption(data))
+
+
+def test_many_pictures_are_read_as_they_are_needed(captioner: Captioner) -> None:
+    read = 0
+
+    def endless() -> Iterator[tuple[str, Image.Image]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield str(read), noise(0)
+
+    results = captioner.caption_many(endless(), batch=2, threads=1)
+    for _ in range(5):
+        next(results)
+    assert read <= 5 + 2 + 4 + 1
+    results.close()
+
+
+def test_limits_reach_the_pictures(captioner: Captioner) -> None:
+    ((_, result),) = captioner.caption_many([("big", noise(0))], limits=ImageLimits(max_pixels=100))
+    assert "big: claims 50×70 pixels, more than the limit of 100 pixels" in str(result)
+
+
+def test_a_picture_that_cannot_be_used_is_named(captioner: Captioner, tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"none\.jpg: no such file"):
+        captioner.caption(tmp_path / "none.jpg")
+
+
+def test_odd_pictures_get_a_caption(captioner: Captioner) -> None:
+    odd = [Image.new("1", (1, 1)), Image.new("RGB", (10000, 3)), Image.new("CMYK", (5, 5)), Image.new("I;16", (9, 9))]
+    for caption in captioner.caption(odd):
+        assert caption.text
+
+
+def test_a_model_without_vision_says_so() -> None:
+    words = Vocabulary.from_words(["dog"])
+    model = build_model("xlan-tiny", vocab_size=len(words), feature_dim=8)
+    captioner = Captioner(model, words)
+    with pytest.raises(ModelError, match=r"captions region features, not pictures: its directory has no vision"):
+        captioner.caption(noise(0))
+    regions = Regions(np.ones((3, 8), np.float32), np.zeros((3, 4), np.float32))
+    assert captioner.caption_regions([regions])[0].words
+    with pytest.raises(ShapeError, match=r"regions of image 1: expected features \[N, 8\], got \[3, 9\]"):
+        captioner.caption_regions([regions, replace(regions, features=np.ones((3, 9), np.float32))])
+
+
+def test_vision_of_another_width_is_refused(captioner: Captioner) -> None:
+    model = build_model("xlan-tiny", vocab_size=11, feature_dim=8)
+    with pytest.raises(ModelError, match="the extractor makes features 1280 wide, the model expects 8"):
+        Captioner(model, captioner.vocabulary, captioner.extractor)
+
+
+def test_a_package_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("xlan.pipeline.SHIPPED", tmp_path / "none")
+    with pytest.raises(ModelError, match=r"ships no trained model; give a model directory \(--model DIR\)"):
+        Captioner.from_pretrained()
+
+
+def test_the_model_in_the_package_is_the_default(monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> None:
+    monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
+    assert Captioner.from_pretrained().caption(noise(0)).text
+
+
+def test_nothing_is_left_random(captioner: Captioner) -> None:
+    torch.manual_seed(1)
+    first = captioner.caption(noise(0), CaptionOptions(samples=2))
+    torch.manual_seed(2)
+    assert captioner.caption(noise(0), CaptionOptions(samples=2)).text == first.text
+    assert not captioner.model.training
+
+
+def test_public_names() -> None:
+    assert xlan.Captioner is Captioner
+    assert xlan.Caption is Caption
