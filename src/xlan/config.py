@@ -64,6 +64,10 @@ class DataConfig(Section):
     val_split: str = Field(default="val", min_length=1)
     limit_train: int | None = Field(default=None, ge=1, description="train on the first images only (for trying out)")
     limit_val: int | None = Field(default=None, ge=1, description="validate on the first images only")
+    missing: Literal["error", "skip"] = Field(
+        default="error", description="images without features: stop, or leave out"
+    )
+    bucket_by_length: bool = Field(default=False, description="put captions of similar length into one batch")
     workers: int = Field(
         default=2, ge=0, le=64, description="loader processes of each rank; 0 reads in the training process"
     )

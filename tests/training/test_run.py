@@ -15,6 +15,8 @@ from xlan.config import load_config, parse_config
 from xlan.errors import XlanError
 from xlan.pretrained import from_pretrained
 from xlan.training.checkpoint import CheckpointFolder
+from xlan.training.distributed import World
+from xlan.training.folder import RunFolder
 from xlan.training.logs import read_log
 from xlan.training.run import run_training
 
@@ -97,6 +99,27 @@ class TestBadInput:
         (tmp_path / "file").write_text("")
         self.refuse(settings("xe", tmp_path / "file" / "run"), "cannot be written: Not a directory")
 
+    def test_a_folder_that_another_run_is_using(self, settings: Settings, tmp_path: Path) -> None:
+        holder = RunFolder(tmp_path / "run")
+        holder.claim(World(0, 1, torch.device("cpu")))
+        try:
+            self.refuse(settings("xe", tmp_path / "run"), "another run is using this folder")
+        finally:
+            holder.release()
+
+    def test_missing_features(self, settings: Settings, tmp_path: Path) -> None:
+        from xlan.data.shapes import write_shapes
+
+        write_shapes(tmp_path / "a", 16)
+        write_shapes(tmp_path / "b", 24)
+        value = settings("xe", tmp_path / "run", train={"epochs": 1})
+        value["data"] = {"captions": str(tmp_path / "b"), "features": str(tmp_path / "a" / "features"), "min_count": 1}
+        self.refuse(value, r"no features for \d+ of 18 images of split 'train'")
+        value["data"]["missing"] = "skip"
+        assert run(value) == 0
+        warnings = [r["text"] for r in read_log(tmp_path / "run" / "log.jsonl") if r["kind"] == "warning"]
+        assert warnings[0] == "6 images of split 'train' have no features and were left out"
+
     def test_missing_captions(self, settings: Settings, tmp_path: Path) -> None:
         value = settings("xe", tmp_path / "run")
         value["data"] = {"captions": str(tmp_path / "none.json"), "features": str(tmp_path)}
@@ -160,6 +183,15 @@ class TestBadInput:
     def test_a_loss_that_is_not_finite_names_the_images(self, settings: Settings, tmp_path: Path) -> None:
         value = settings("xe", tmp_path / "run", train={"optimizer": {"lr": 1e30}, "clip": {"by": "none"}})
         self.refuse(value, r"(the loss is nan|not finite).* on images shapes-\d+, .*; the weights were not updated")
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    (tmp_path / "run" / "log.jsonl").write_text('{"kind": "step", "step": 1, "loss": 9.0}\n')
+    assert run(settings("xe", tmp_path / "run", train={"epochs": 1}), resume="auto") == 0
+    records = list(read_log(tmp_path / "run" / "log.jsonl"))
+    assert [r["step"] for r in records if r["kind"] == "step"] == list(range(1, 7))
 
 
 def test_bfloat16_trains(settings: Settings, tmp_path: Path) -> None:

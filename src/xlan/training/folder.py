@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class RunFolder:
         self.best = self.path / "best"
         self.last = self.path / "last"
         self.checkpoints = CheckpointFolder(self.path / "checkpoints", keep=keep)
+        self._lock: int | None = None
 
     def prediction_file(self, split: str, epoch: int) -> Path:
         """Captions of a split after `epoch`, counted from 0."""
@@ -76,24 +78,44 @@ class RunFolder:
         return None if newest is None else load_checkpoint(newest)
 
     def claim(self, world: World) -> None:
-        """Make the folder and make sure that it can be written; every process takes part.
+        """Make the folder, make sure that it can be written, and keep other runs out; every process takes part.
 
         Raises:
-            TrainingError: it cannot.
+            TrainingError: it cannot be written, or another run is using it.
         """
         problem: TrainingError | None = None
         if world.is_main:
             try:
                 self.predictions.mkdir(parents=True, exist_ok=True)
-                probe = self.path / ".writable"
-                probe.touch()
-                probe.unlink()
+                self._lock = _lock(self.path / ".lock")
+            except BlockingIOError:
+                problem = TrainingError(f"{self.path}: another run is using this folder; choose another (output=…)")
             except OSError as error:
                 reason = error.strerror or error
                 problem = TrainingError(f"{self.path}: cannot be written: {reason}; choose another folder (output=…)")
         problem = world.broadcast(problem)
         if problem is not None:
             raise problem
+
+    def release(self) -> None:
+        """Let other runs use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _lock(path: Path) -> int:
+    """Lock a file; the lock goes away with the process, however it ends."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(handle)
+            raise
+    return handle
 
 
 def save_model(

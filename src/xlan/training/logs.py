@@ -70,11 +70,11 @@ class RunLog:
 
     def say(self, text: str) -> None:
         """One line for the person."""
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
 
     def warn(self, text: str, *, step: int) -> None:
         """A warning for the person, kept in the log."""
-        self.console.print(f"warning: {text}", style="yellow", markup=False)
+        self.console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
         self.write("warning", step=step, text=text)
 
     def epoch(self, epoch: int, epochs: int, *, done: int, total: int) -> _Display:
@@ -126,7 +126,7 @@ class _Display:
             self._bar.update(self._task, completed=self._done, text=text)
         elif not self._console.quiet and time.monotonic() - self._last_line > self.seconds_between_lines:
             self._last_line = time.monotonic()
-            self._console.print(f"{self._title}  {self._done}/{self._total}  {text}", markup=False)
+            self._console.print(f"{self._title}  {self._done}/{self._total}  {text}", markup=False, soft_wrap=True)
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

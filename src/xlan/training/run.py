@@ -107,6 +107,20 @@ def _run(config: RunConfig, accelerator: Any, world: World, stop: StopRequest, r
     folder = RunFolder(config.output, keep=config.checkpoint.keep)
     checkpoint = folder.find_checkpoint(resume_from)
     folder.claim(world)
+    try:
+        return _run_in(folder, config, accelerator, world, stop, checkpoint)
+    finally:
+        folder.release()
+
+
+def _run_in(
+    folder: RunFolder,
+    config: RunConfig,
+    accelerator: Any,
+    world: World,
+    stop: StopRequest,
+    checkpoint: Checkpoint | None,
+) -> int:
     seed_everything(config.seed, world.rank)
     data = _load_data(config, folder, world)
     model = _build(config, data)
@@ -121,6 +135,8 @@ def _run(config: RunConfig, accelerator: Any, world: World, stop: StopRequest, r
         job = _job(config, accelerator, world, stop, folder=folder, data=data, model=model, log=log, rewards=rewards)
         if checkpoint is not None:
             resume(job, checkpoint)
+        else:
+            log.rewind(-1)  # a run that was killed before its first checkpoint may have left a log
         _describe(config, job, data, folder, resumed=checkpoint)
         reason = train(job)
         _keep(config, job, data, folder.last, {}, job.position.epoch)
@@ -148,7 +164,13 @@ def _load_data(config: RunConfig, folder: RunFolder, world: World) -> _Data:
         images = captions.split(split)
         chosen = captions if limit is None else CaptionSet(images[:limit], captions.source, captions.form)
         return CaptionDataset(
-            chosen, store, vocabulary, split=split, max_words=settings.max_words, max_regions=settings.max_regions
+            chosen,
+            store,
+            vocabulary,
+            split=split,
+            max_words=settings.max_words,
+            max_regions=settings.max_regions,
+            missing=settings.missing,
         )
 
     return _Data(
@@ -271,7 +293,7 @@ def _loader(config: RunConfig, dataset: CaptionDataset, world: World) -> Trainin
         world_size=world.size,
         num_workers=config.data.workers,
         pin_memory=world.device.type == "cuda",
-        bucket_by_length=False,
+        bucket_by_length=config.data.bucket_by_length,
     )
 
 
@@ -403,6 +425,10 @@ def _describe(config: RunConfig, job: Job, data: _Data, folder: RunFolder, *, re
     data.vocabulary.save(folder.vocabulary)
     some = data.val.images[: config.logging.samples]
     write_json(folder.samples, {image.id: list(image.captions) for image in some})
+    for left_out in (data.train, data.val):
+        if left_out.missing:
+            text = f"{len(left_out.missing):,} images of split {left_out.split!r} have no features and were left out"
+            job.log.warn(text, step=job.position.step)
     parameters = sum(parameter.numel() for parameter in job.model.parameters())
     position = job.position
     job.log.write("start", step=position.step, resumed=resumed is not None, parameters=parameters)

@@ -95,7 +95,7 @@ def scst_step(
     - Sampling happens without gradients and without dropout, on images encoded once; a second, teacher-forced pass over
       the sampled words gives the gradients. The released code keeps the graph of the sampling pass, dropout on, and
       encodes every image once per sample. With `dropout` off, ours is exactly REINFORCE. With it on, it follows the
-      gradient of a thinned network on captions of the whole one, and the ratio of the two probabilities is not corrected.
+      gradient of a thinned network on captions of the whole one, without correcting for the ratio of the two.
     - The gradients come from the wrapped model's `forward`, so data-parallel processes stay in step.
     - The loss is the mean over *words* (end included), as released, not over captions: long captions weigh more.
     - `baseline="greedy"` is the paper's. `"mean"` takes the mean reward of the image's *other* samples: no greedy pass,
