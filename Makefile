@@ -23,7 +23,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 caption: $(VENV)/.installed
-	$(BIN)/python examples/caption_demo.py $(IMAGE)
+	$(BIN)/python examples/caption_demo.py $(if $(IMAGE),'$(subst ','\'',$(IMAGE))')
 
 # Train on drawn shapes, cross-entropy then self-critical, in about a minute; the report pages are in out/smoke.
 smoke: $(VENV)/.installed-dev

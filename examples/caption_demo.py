@@ -1,4 +1,4 @@
-"""Caption five photographs, and your own: `make caption` or `make caption IMAGE=holiday.jpg`.
+"""Caption five photographs, and your own: `make caption`, `make caption IMAGE=holiday.jpg`, `IMAGE='holiday/*.jpg'`.
 
 The photographs come with scikit-image (`pip install "xlan[demo]"`); nothing is fetched. The captions are printed and
 written to captions.html, a page that needs nothing else.
@@ -19,6 +19,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from xlan import Captioner, Vocabulary, XlanError, build_model, pipeline
+from xlan.cli.pictures import find_pictures
 from xlan.files import write_text
 from xlan.pages.layout import thumbnail
 from xlan.pages.sheet import Entry, caption_sheet
@@ -43,7 +44,7 @@ WORDS = "a the on in of with and red green blue yellow white round square circle
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(description="Caption sample pictures and your own, and write captions.html.")
-    parser.add_argument("images", nargs="*", help="pictures of yours")
+    parser.add_argument("images", nargs="*", help="pictures of yours: files, folders, globs")
     parser.add_argument("--output", type=Path, default=Path("captions.html"), help="the page to write")
     options = parser.parse_args(arguments)
     trained = pipeline.SHIPPED.is_dir()
@@ -52,24 +53,26 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{warning}\n")
     captioner = Captioner.from_pretrained() if trained else untrained_captioner()
     captioner.caption(Image.new("RGB", (8, 8)))  # torch sets itself up in the first call; the others are timed
-    entries, failed = [], False
+    entries: list[Entry] = []
+    problems: list[str] = []
     samples = photographs() if trained else drawings()
-    for name, picture in [*samples, *((path, path) for path in options.images)]:
+    for name, picture in [*samples, *find_pictures(options.images, problems.append)]:
         try:
             entry = caption_one(captioner, name, picture)
         except XlanError as error:
-            print(error, file=sys.stderr)
-            failed = True
+            problems.append(str(error))
             continue
         entries.append(entry)
         print(f"{name:<12} {entry.caption.text}  (confidence {entry.caption.confidence:.2f}, {entry.seconds:.2f} s)")
     model = "The model that comes with xlan, beam search of width 3." if trained else "Random weights, not a model."
     write_text(options.output, caption_sheet(entries, title="What xlan says", model=model, warning=warning))
     print(f"\nwritten: {options.output}")
-    return 1 if failed else 0
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
-def caption_one(captioner: Captioner, name: str, picture: str | Path | Image.Image) -> Entry:
+def caption_one(captioner: Captioner, name: str, picture: Path | bytes | Image.Image) -> Entry:
     """Caption one picture, with the time it took from opening to sentence."""
     began = time.perf_counter()
     caption = captioner.caption(picture)
