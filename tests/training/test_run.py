@@ -125,6 +125,12 @@ class TestBadInput:
         value["data"] = {"captions": str(tmp_path / "none.json"), "features": str(tmp_path)}
         self.refuse(value, r"none\.json")
 
+    def test_a_caption_file_without_captions(self, settings: Settings, tmp_path: Path) -> None:
+        (tmp_path / "dataset.json").write_text('{"images": []}')
+        value = settings("xe", tmp_path / "run")
+        value["data"] = {"captions": str(tmp_path / "dataset.json"), "features": str(tmp_path)}
+        self.refuse(value, r"dataset\.json: no captions in it")
+
     def test_an_empty_split(self, settings: Settings, tmp_path: Path) -> None:
         value = settings("xe", tmp_path / "run", data={"val_split": "nothing"})
         self.refuse(value, "split 'nothing' has no images; there are: train")
