@@ -38,6 +38,14 @@ def test_backward_may_run_twice():
     torch.testing.assert_close(torch.autograd.grad(loss, weight)[0], first)
 
 
+def test_a_pass_for_an_input_alone_leaves_nothing_behind():
+    weight, x = torch.randn(3, 3, requires_grad=True), torch.randn(2, 3, requires_grad=True)
+    loss = run(OverTime(), 3, weight, None, x)
+    torch.autograd.grad(loss, x, retain_graph=True)
+    expected = torch.autograd.grad(run(F.linear, 3, weight, None, x), weight)[0]
+    torch.testing.assert_close(torch.autograd.grad(loss, weight)[0], expected)
+
+
 def test_several_weights_keep_apart():
     a, b = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
     x = torch.randn(2, 3)

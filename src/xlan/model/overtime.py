@@ -56,12 +56,15 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, bag: _Bag) -> Tensor:
         ctx.bag, ctx.has_bias = bag, bias is not None
-        return weight.new_zeros(())
+        return torch.zeros((), device=weight.device)
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        gradient = torch.cat(ctx.bag.gradients)
-        inputs = torch.cat(ctx.bag.inputs)
+    def backward(ctx: Any, steps: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        # Each step of this pass sent a 1. What lies before them in the bag is from a pass that did not come here:
+        # one that asked for the gradient of an input alone, or was interrupted.
+        first = len(ctx.bag.inputs) - int(steps)
+        gradient = torch.cat(ctx.bag.gradients[first:])
+        inputs = torch.cat(ctx.bag.inputs[first:])
         ctx.bag.gradients.clear()
         ctx.bag.inputs.clear()
         return gradient.t() @ inputs, gradient.sum(0) if ctx.has_bias else None, None
@@ -81,4 +84,4 @@ class _Step(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         ctx.bag.inputs.append(x.flatten(0, -2))
         ctx.bag.gradients.append(gradient.flatten(0, -2))
-        return gradient @ ctx.bag.weight, gradient.new_zeros(()), None
+        return gradient @ ctx.bag.weight, torch.ones((), device=gradient.device), None
