@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from xlan import XLinearStack
-from xlan.errors import ModelError
+from xlan.errors import ModelError, ShapeError
 
 
 def literal(update, attended, regions):
@@ -54,3 +54,20 @@ def test_one_tensor_for_keys_and_values_takes_no_values():
 def test_negative_depth_is_refused():
     with pytest.raises(ModelError, match="depth: expected 0 or more blocks, got -1"):
         XLinearStack(8, depth=-1, hidden_dim=3)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize(
+    ("regions", "mask", "message"),
+    [
+        (torch.zeros(2, 3, 7), None, "keys: expected shape [images, regions, 8], got [2, 3, 7]"),
+        (torch.zeros(2, 3, 8), torch.ones(2, 4, dtype=torch.bool), "mask: expected shape [2, 3], got [2, 4]"),
+        (torch.zeros(2, 3, 8), torch.ones(2, 3), "mask: expected a boolean tensor"),
+        (torch.zeros(2, 3, 8), torch.zeros(2, 3, dtype=torch.bool), "image 0 of the batch has no valid region"),
+    ],
+)
+def test_bad_regions_are_refused_in_words(depth, regions, mask, message):
+    stack = XLinearStack(8, depth=depth, hidden_dim=3)
+    with pytest.raises(ShapeError) as error:
+        stack(torch.zeros(2, 8), regions, mask=mask)
+    assert message in str(error.value)

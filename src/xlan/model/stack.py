@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.errors import ModelError
-from xlan.model.attention import blank_padding
+from xlan.model.attention import blank_padding, check_regions
 from xlan.model.dropout import Dropout
 from xlan.model.xlinear import XLinearAttention
 
@@ -129,6 +129,7 @@ class XLinearStack(nn.Module):
         super().__init__()
         if depth < 0:
             raise ModelError(f"depth: expected 0 or more blocks, got {depth}")
+        self.dim = dim
         self.separate_values = separate_values
         self.layers = nn.ModuleList(
             StackLayer(
@@ -159,8 +160,13 @@ class XLinearStack(nn.Module):
         """Run the stack on a query `[B, D]`, keys and values `[B, N, D]` (default: the keys), region mask `[B, N]`."""
         if values is not None and not self.separate_values:
             raise ModelError("values: this stack was built with separate_values=False, it takes keys only")
+        check_regions("keys", keys, self.dim, mask)
         keys = blank_padding(keys, mask)
-        values = keys if values is None else blank_padding(values, mask)
+        if values is None:
+            values = keys
+        else:
+            check_regions("values", values, self.dim, mask)
+            values = blank_padding(values, mask)
         features = []
         for layer in self.layers:
             query, keys, values = layer(query, keys, values, mask)
