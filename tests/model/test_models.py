@@ -172,6 +172,8 @@ def test_compiled_model_equals_eager(name, images, captions):
     ("change", "message"),
     [
         ({"tokens": torch.zeros(6, dtype=torch.int64)}, "tokens: expected shape [captions, words], got [6]"),
+        ({"tokens": torch.zeros(0, 7, dtype=torch.int64)}, "at least one image and one word, got 3 images, [0, 7]"),
+        ({"features": torch.zeros(0, 5, 12)}, "at least one image and one word, got 0 images, [6, 7]"),
         ({"tokens": torch.zeros(5, 7, dtype=torch.int64), "lengths": torch.ones(5, dtype=torch.int64)}, "give owner"),
         ({"lengths": torch.ones(4, dtype=torch.int64)}, "lengths: expected one per caption [6], got [4]"),
         ({"lengths": torch.tensor([7, 3, 5, 5, 0, 6])}, "lengths: expected values from 1 to 7, got 0 to 7"),

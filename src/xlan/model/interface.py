@@ -41,6 +41,8 @@ def check_captions(tokens: Tensor, lengths: Tensor, owner: Tensor | None, *, ima
     if tokens.dim() != 2:
         raise ShapeError(f"tokens: expected shape [captions, words], got {list(tokens.shape)}")
     captions, words = tokens.shape
+    if not (images and captions and words):
+        raise ShapeError(f"tokens: expected at least one image and one word, got {images} images, {list(tokens.shape)}")
     if lengths.shape != (captions,):
         raise ShapeError(f"lengths: expected one per caption [{captions}], got {list(lengths.shape)}")
     if owner is None and captions % images:
