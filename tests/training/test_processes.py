@@ -179,6 +179,7 @@ def test_a_sharded_model_resumes_and_equals_one_process(settings: Any, start: An
     assert_equal_runs(sharded, alone)
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes of torchrun in /proc")
 def test_a_killed_rank_ends_the_other_with_a_clear_message(settings: Any, start: Any) -> None:
     folder, file = settings("broken", "xe", train={"epochs": 1000}, evaluation={"every": 1000, "metrics": ["CIDEr"]})
     process = start(*torchrun(str(file)))

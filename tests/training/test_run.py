@@ -218,3 +218,17 @@ def test_early_stop(settings: Settings, tmp_path: Path) -> None:
     log = list(read_log(tmp_path / "run" / "log.jsonl"))
     assert log[-1]["reason"] == "CIDEr has not risen for 2 evaluations"
     assert sum(record["kind"] == "evaluation" for record in log) == 3
+
+
+def test_weights_that_are_not_finite_name_the_images_in_the_second_stage(
+    settings: Settings, trained: Path, tmp_path: Path
+) -> None:
+    from xlan.pretrained import save_pretrained
+
+    start = from_pretrained(trained)
+    next(start.model.parameters()).data.fill_(float("nan"))
+    save_pretrained(tmp_path / "broken", start.model, start.vocabulary)
+    value = settings("scst", tmp_path / "run")
+    value["model"] = {"init": str(tmp_path / "broken")}
+    with pytest.raises(XlanError, match=r"NaN.* at step 1 \(epoch 1\) on images shapes-\d+, "):
+        run(value)

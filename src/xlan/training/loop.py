@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from xlan.errors import TrainingError
+from xlan.errors import DecodingError, TrainingError
 from xlan.training.checkpoint import Checkpoint, CheckpointFolder, random_state, restore_random_state
 from xlan.training.collapse import WATCHED, CollapseWatch
 from xlan.training.distributed import World
@@ -190,11 +190,14 @@ def _train_epoch(job: Job) -> bool:
 def _take_step(job: Job, batch: Any) -> tuple[StepOutput, float, float]:
     """One update; returns what the step function said, the gradient norm and the rate used."""
     position, plan = job.position, job.plan
-    batch = batch.to(job.world.device)
+    batch = batch.to(job.world.device, non_blocking=True)
     rate = job.schedule.rate(position.step)
     set_rate(job.optimizer, rate)
-    with job.accelerator.autocast():
-        output = job.step(batch, position.epoch, position.step)
+    try:
+        with job.accelerator.autocast():
+            output = job.step(batch, position.epoch, position.step)
+    except DecodingError as error:  # sampling met numbers that are not finite
+        raise _not_usable(job, batch, str(error)) from error
     job.accelerator.backward(output.loss)
     job.accelerator.unscale_gradients(job.optimizer)
     norm = float(clip_gradients(job.model.parameters(), by=plan.clip_by, at=plan.clip_at))
@@ -210,6 +213,10 @@ def _take_step(job: Job, batch: Any) -> tuple[StepOutput, float, float]:
 
 def _not_finite(job: Job, batch: Batch, loss: float) -> TrainingError:
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradients are not finite (loss {loss:.4g})"
+    return _not_usable(job, batch, what)
+
+
+def _not_usable(job: Job, batch: Batch, what: str) -> TrainingError:
     position = job.position
     newest = job.checkpoints.newest()
     where = f"the last checkpoint is {newest.name}" if newest else "there is no checkpoint yet"
