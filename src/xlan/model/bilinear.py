@@ -128,8 +128,9 @@ class _Scores(torch.autograd.Function):
                 lost = None if dropped is None else dropped[group, some]
                 hidden = _hidden(rows, weight, bias, lost, buffer)
                 scores[group, some] = torch.mv(hidden, score_weight[0] * scale).view(repeated.shape[:3])
-                hidden = hidden.view(*repeated.shape[:3], -1)
-                pooled[group, some] = torch.matmul(mean[group, some].unsqueeze(2), hidden).squeeze(2).mul_(scale)
+                queries_regions = hidden.view(-1, shape[2], shape[3])
+                weights = mean[group, some].reshape(-1, 1, shape[2])  # contiguous, or the product is taken row by row
+                pooled[group, some] = torch.bmm(weights, queries_regions).view(*repeated.shape[:2], -1).mul_(scale)
         ctx.save_for_backward(query, keys, mean, weight, bias, score_weight, dropped)
         ctx.scale = scale
         return scores.add_(score_bias), pooled

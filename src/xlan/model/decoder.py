@@ -119,6 +119,14 @@ class LSTMDecoder(nn.Module):
         words: Tensor = self.word_dropout(self.word_sigma(self.embed(tokens)))
         return words
 
+    def _word_gates(self, tokens: Tensor, for_words: Tensor) -> Tensor:
+        """The words' share of the gates, `[R, 4D]`."""
+        if self.training:  # every row has its own dropout
+            return F.linear(self._words(tokens), for_words)
+        # Rows often go on with the same words: beams of one image, and "a" in many images at once.
+        distinct, which = torch.unique(tokens, return_inverse=True)
+        return F.linear(self._words(distinct), for_words)[which]
+
     def _input_weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """The columns of the LSTM's input weights for word, image and context; added ones share theirs."""
         words, image, *context = torch.split(self.lstm.weight_ih, self.dim, dim=1)
@@ -171,7 +179,7 @@ class LSTMDecoder(nn.Module):
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Ids `[R]` → log-probabilities `[R, V]` and the state behind them."""
         for_words, _, for_context = self._input_weights()
-        gates = F.linear(self._words(tokens), for_words) + state.memory.gates[state.groups.owner]
+        gates = self._word_gates(tokens, for_words) + state.memory.gates[state.groups.owner]
         hidden, cell, context, trace = self._advance(
             gates,
             (state.hidden, state.cell, state.context),
