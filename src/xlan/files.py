@@ -56,9 +56,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
+    """Write `text` as UTF-8, atomically.
+
+    Half a surrogate pair (a file name in an old encoding, an odd escape in somebody's JSON) is written as its escape
+    `\\udXXX`, which a reader of JSON turns back into the same.
+    """
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None = 2) -> None:
