@@ -127,6 +127,10 @@ class FeatureStoreWriter:
             raise FeatureError(f"{self.path}: the writer is closed")
         if not isinstance(image_id, str) or not image_id:
             raise FeatureError(f"an image id is a string that is not empty, got {image_id!r}")
+        if not _is_text(image_id):
+            raise FeatureError(
+                f"image id {image_id!r} is not Unicode text (a file name in an old encoding?); rename it"
+            )
         if image_id in self._done:
             raise FeatureError(f"image {image_id!r} is in the store already")
         checked = check_regions(regions, image_id=image_id, dtype=self.dtype, width=self._width)
@@ -275,6 +279,11 @@ def _fault(info: ShardInfo, shard: Shard) -> str | None:
         if not (np.isfinite(regions.features).all() and np.isfinite(regions.boxes).all()):
             return f"{shard.path}: image {image_id!r} has features or boxes that are not finite"
     return None
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can hold a name; names of files may have bytes that no text has."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 _LOCK_NAME = ".writing.lock"

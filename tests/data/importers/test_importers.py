@@ -348,6 +348,49 @@ def test_bad_npz_files_are_listed(tmp_path: Path) -> None:
     assert found["boxes"] == "expected 3 boxes of 4 numbers for 3 regions, got (2, 4)"
 
 
+def test_odd_arrays_beside_the_features_cost_one_entry_not_the_import(tmp_path: Path) -> None:
+    npz(tmp_path / "text.npz", feat=features(), bbox=np.full((3, 4), "a"))
+    npz(tmp_path / "number.npz", feat=features(), bbox=np.float32(3))
+    npz(tmp_path / "complex.npz", feat=features(), bbox=np.zeros((3, 4), np.complex64))
+    npz(tmp_path / "scores.npz", feat=features(), scores=np.array(["a", "b", "c"]))
+    npz(tmp_path / "size.npz", feat=features(), bbox=pixels(), image_w=1e30, image_h=50)
+    (tmp_path / "link.npz").symlink_to(tmp_path / "nothing")
+    npz(tmp_path / "nan.npz", feat=features(), bbox=pixels(), image_w=np.nan, image_h=np.inf)
+    npz(tmp_path / "negative.npz", feat=features(), num_bbox=-1)
+    report, store = load(tmp_path)
+    assert {name: len(store[name]) for name in store} == {"nan": 3, "negative": 3}
+    found = {Path(bad.where).stem: bad.reason for bad in report.left_out}
+    assert found["text"] == "boxes must be numbers in 2 dimensions, got <U1 (3, 4)"
+    assert found["number"] == "boxes must be numbers in 2 dimensions, got float32 ()"
+    assert found["complex"] == "boxes must be numbers in 2 dimensions, got complex64 (3, 4)"
+    assert found["scores"] == "scores must be numbers in 1 dimensions, got <U1 (3,)"
+    assert found["size"].startswith("picture size 1000000000000000019884624838656 × 50 is impossible")
+    assert found["link"] == "cannot be read: No such file or directory"
+
+
+def test_a_tsv_with_an_impossible_size_and_a_byte_order_mark(tmp_path: Path) -> None:
+    good = tsv_line("good", features(), pixels())
+    huge = tsv_line("huge", features(), pixels()).replace("\t100\t", f"\t{10**30}\t")
+    (tmp_path / "a.tsv").write_text("\ufeff" + good + huge, encoding="utf-8")
+    report, store = load(tmp_path / "a.tsv")
+    assert list(store) == ["good"]
+    assert reasons(report) == [f"picture size {10**30} × 50 is impossible"]
+
+
+def test_a_file_name_that_is_no_text_is_listed(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    npz(source / "good.npz", feat=features())
+    try:
+        npz(source / "caf\udce9.npz", feat=features())
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 only")
+    report = import_features(source, tmp_path / "store")
+    assert list(FeatureStore(tmp_path / "store")) == ["good"]
+    assert "is not Unicode text" in reasons(report)[0]
+    written = json.loads((tmp_path / "store" / "import-report.json").read_text(encoding="utf-8"))
+    assert written["left_out"][0]["where"] == str(source / "caf\udce9.npz")
+
+
 def test_decompression_bombs_are_refused_unopened(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
     path.write_bytes(bomb(25_000_000))

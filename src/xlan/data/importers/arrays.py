@@ -120,6 +120,6 @@ def _header(data: bytes | memoryview) -> tuple[int, np.dtype[Any], tuple[int, ..
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(descr, str):
         raise ValueError("the header does not describe an array of plain numbers")
     dtype = np.dtype(descr)
-    if not dtype.itemsize or len(shape) > 8:
+    if not dtype.itemsize or len(shape) > 8 or max(shape, default=0) >= 1 << 31:
         raise ValueError("the header does not describe an array of plain numbers")
     return start, dtype, shape, "F" if value["fortran_order"] else "C"

@@ -13,6 +13,7 @@ from xlan.errors import FeatureError
 from xlan.types import Regions
 
 MAX_ARRAY_BYTES = 256 << 20  # features of one image; a hundred regions of 2048 numbers are under one megabyte
+MAX_SIDE = (1 << 31) - 1  # pixels of a picture that a shard can note
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ def to_regions(found: Found, *, max_regions: int | None) -> tuple[Regions, bool]
     features, boxes = found.features, found.boxes
     if features.dtype.kind != "f":
         raise FeatureError(f"features must be floats, got {features.dtype}")
+    for name, array, rank in (("boxes", boxes, 2), ("scores", found.scores, 1)):
+        if array is not None and (array.dtype.kind not in "fiu" or array.ndim != rank):
+            raise FeatureError(f"{name} must be numbers in {rank} dimensions, got {array.dtype} {array.shape}")
+    if not 0 <= found.width <= MAX_SIDE or not 0 <= found.height <= MAX_SIDE:
+        raise FeatureError(f"picture size {found.width} × {found.height} is impossible")
     if features.ndim == 3:
         boxes = _grid(features.shape[0], features.shape[1]) if boxes is None else boxes
         features = features.reshape(-1, features.shape[2])

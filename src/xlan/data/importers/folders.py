@@ -37,7 +37,7 @@ class ArrayFolder:
         self.form = f"{suffix[1:]} folder"
         self._suffix, self._boxes = suffix, boxes
         self._files = list(_walk(folder, suffix))
-        self._sizes = [path.stat().st_size for path in self._files]
+        self._sizes = [_size(path) for path in self._files]
         stems = Counter(path.stem for path in self._files)
         unique = all(count == 1 for count in stems.values())
         self._ids = [
@@ -86,6 +86,14 @@ def _walk(folder: Path, suffix: str) -> Iterator[Path]:
         yield from (Path(parent) / name for name in sorted(names) if name.endswith(suffix) and name[0] != ".")
 
 
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 for a dead link, which is listed when its turn to be read comes."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def _from_npz(arrays: Mapping[str, npt.NDArray[Any]]) -> Found:
     name = next((key for key in FEATURE_KEYS if key in arrays), None)
     if name is None:
@@ -94,7 +102,7 @@ def _from_npz(arrays: Mapping[str, npt.NDArray[Any]]) -> Found:
     boxes = next((arrays[key] for key in BOX_KEYS if key in arrays), None)
     scores = next((arrays[key] for key in SCORE_KEYS if key in arrays), None)
     count = _whole(arrays, "num_bbox", "num_boxes")
-    if count and features.ndim == 2 and count < len(features):  # the rest is padding
+    if features.ndim == 2 and 0 < count < len(features):  # the rest is padding
         features = features[:count]
         boxes = None if boxes is None else boxes[:count]
         scores = None if scores is None else scores[:count]
@@ -108,4 +116,5 @@ def _floats(array: npt.NDArray[Any]) -> npt.NDArray[np.floating]:
 def _whole(arrays: Mapping[str, npt.NDArray[Any]], *names: str) -> int:
     """A whole number kept as an array of one, 0 when it is not there."""
     value = next((arrays[name] for name in names if name in arrays), None)
-    return int(value.reshape(-1)[0]) if value is not None and value.size == 1 and value.dtype.kind in "iuf" else 0
+    usable = value is not None and value.size == 1 and value.dtype.kind in "iuf" and bool(np.isfinite(value).all())
+    return int(value.reshape(-1)[0]) if value is not None and usable else 0

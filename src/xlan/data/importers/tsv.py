@@ -8,6 +8,7 @@ features   as LXMERT ships it
 from __future__ import annotations
 
 import binascii
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,8 @@ class TsvFiles:
                 number = 0
                 while line := file.readline(MAX_LINE_BYTES + 1):
                     number += 1
+                    if number == 1:
+                        line = line.removeprefix(codecs.BOM_UTF8)
                     done += len(line)
                     where = f"{path}, line {number}"
                     if len(line) > MAX_LINE_BYTES:
