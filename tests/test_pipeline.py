@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -254,3 +256,13 @@ def test_nothing_is_left_random(captioner: Captioner) -> None:
 def test_public_names() -> None:
     assert xlan.Captioner is Captioner
     assert xlan.Caption is Caption
+
+
+def test_starting_does_not_load_the_compiler(model_directory: Path, tmp_path: Path) -> None:
+    """torch's compiler takes longer to import than everything else together, and captioning does not use it."""
+    code = "import sys; from xlan import Captioner; Captioner.from_pretrained(sys.argv[1]).caption(sys.argv[2])"
+    code += "; print('torch._dynamo' in sys.modules)"
+    noise(0).save(tmp_path / "a.png")
+    command = [sys.executable, "-c", code, str(model_directory), str(tmp_path / "a.png")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"

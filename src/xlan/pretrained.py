@@ -16,6 +16,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from xlan.errors import DataError, ModelError, WeightsError
 from xlan.files import read_json, sync_folder, write_json, write_text
@@ -153,7 +155,7 @@ def from_pretrained(
     if len(vocabulary) != spec.vocab_size:
         raise ModelError(f"{source}: {VOCAB} has {len(vocabulary)} words, {CONFIG} says {spec.vocab_size}")
     weights = _read_weights(source / WEIGHTS)
-    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+    with torch.device("meta"), _Uninitialised():  # no memory, no random numbers for weights that are replaced at once
         model = build_model(spec)
     faults = compare_weights(
         {name: tensor.shape for name, tensor in model.state_dict().items()},
@@ -164,6 +166,18 @@ def from_pretrained(
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.items()}, assign=True)
     vision = source / VISION if VISION in config["files"] else None
     return Pretrained(model.to(device).eval(), vocabulary, vision)
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Modules made inside do not initialise their weights: for one kind, that alone imports torch's whole compiler."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
 
 
 def _read_config(source: Path) -> dict[str, Any]:
