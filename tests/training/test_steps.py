@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from xlan.decoding.greedy import greedy
+from xlan.decoding.sample import sample
 from xlan.model.build import build_model
 from xlan.model.released import convert_released
 from xlan.training.distributed import World
@@ -158,9 +159,24 @@ class TestSelfCritical:
             return count_word(images, captions)
 
         critical(model, batch, spy)
-        samples, best = seen
-        base = count_word([], best)
-        return samples, [float(count_word([], [c])[0] - base[i // 4]) for i, c in enumerate(samples)]
+        (captions,) = seen
+        rows = [captions[i : i + 5] for i in range(0, len(captions), 5)]  # the greedy caption, then four samples
+        samples = [caption for row in rows for caption in row[1:]]
+        advantage = [float(gain) for row in rows for gain in count_word([], row[1:]) - count_word([], row[:1])]
+        return samples, advantage
+
+    def test_the_greedy_row_is_what_greedy_decoding_finds(self) -> None:
+        model, batch = tiny(), batch_of(3)
+        seen: list[list[list[int]]] = []
+
+        def spy(images: Sequence[str], captions: Sequence[Sequence[int]]) -> Rewards:
+            seen.append([list(caption) for caption in captions])
+            return always_one(images, captions)
+
+        critical(model, batch, spy, temperature=2.0)
+        model.eval()
+        found = greedy(model, model.encode(batch.features, batch.mask), SPECIAL, max_length=6)
+        assert [list(best.ids) for best in found.best()] == seen[0][::5]
 
     def test_what_is_logged(self) -> None:
         values = critical(tiny(), batch_of(3)).values
@@ -196,6 +212,16 @@ class TestSelfCritical:
         assert seen == alone
 
 
+def test_evenly_spread_numbers_draw_words_in_proportion_to_their_probability() -> None:
+    model, batch = tiny(**without_dropout()).eval(), batch_of(1)
+    encoded = model.encode(batch.features, batch.mask)
+    numbers = ((torch.arange(4000) + 0.5) / 4000)[:, None]
+    drawn = sample(model, encoded, SPECIAL, n=4000, max_length=1, uniform=numbers)
+    log_p, _ = model.step(torch.tensor([SPECIAL.bos]), model.start(encoded))
+    shares = torch.bincount(drawn.ids.flatten(), minlength=WORDS) / 4000
+    torch.testing.assert_close(shares, log_p[0].exp().detach(), rtol=0, atol=1 / 4000)
+
+
 class _Pretended(World):
     """Says it is one of several, without the others."""
 
@@ -215,7 +241,7 @@ def test_loss_on_greedy_captions_equals_the_released_code(reference_folder: Path
     outputs = load_file(reference_folder / f"{tag}_outputs_f64.safetensors")
     features, mask = inputs["att_feats"].double(), inputs["att_mask"].bool()
     drawn = greedy(model, model.encode(features, mask), special, max_length=17)
-    tokens, targets, lengths, owner = sampled_words(drawn, special)
+    tokens, targets, lengths, owner = sampled_words(drawn.ids, drawn.lengths, special)
     log_p = model(features, mask, tokens, lengths, owner).log_softmax(-1).gather(1, targets[:, None])[:, 0]
     loss = -(log_p * outputs["rl_rewards"].repeat_interleave(lengths)).mean()
     torch.testing.assert_close(loss, outputs["rl_loss_on_greedy"][0], rtol=1e-9, atol=1e-12)

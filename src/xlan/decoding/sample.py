@@ -55,7 +55,8 @@ def sample(
             `top_k`, within those.
         generator: source of randomness; the same seed and the same arguments give the same captions.
         uniform: `[B·n, max_length]` numbers from 0 to below 1 that decide the draws instead of `generator`, one for
-            each caption and step: what is drawn for an image then does not depend on the rest of the batch.
+            each caption and step: what is drawn for an image then does not depend on the rest of the batch. A negative
+            number takes the most likely word, so that greedy captions can be made along with the samples.
         max_length: steps, the one that emits `eos` included.
         controls: see `xlan.decoding.controls`.
         trace: also return the attention of each step.
@@ -134,7 +135,8 @@ def _draw(
     else:
         # The first word at which the cumulative probability exceeds the number given; never one of probability 0.
         reached = probs.double().cumsum(dim=1)
-        drawn = torch.searchsorted(reached, chance.double()[:, None] * reached[:, -1:], right=True)
+        drawn = torch.searchsorted(reached, chance.double().clamp_min(0)[:, None] * reached[:, -1:], right=True)
+        drawn = torch.where(chance[:, None] < 0, weights.argmax(dim=1, keepdim=True), drawn)
     return (drawn if words is None else words.gather(1, drawn)).squeeze(1)
 
 

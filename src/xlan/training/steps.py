@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xlan.decoding.greedy import greedy
-from xlan.decoding.result import DecodingResult
 from xlan.decoding.sample import sample
 from xlan.training.distributed import World
 from xlan.training.losses import label_smoothed, log_probabilities, policy_gradient
@@ -98,15 +96,16 @@ def scst_step(
       gradient of a thinned network on captions of the whole one, without correcting for the ratio of the two.
     - The gradients come from the wrapped model's `forward`, so data-parallel processes stay in step.
     - The loss is the mean over *words* (end included), as released, not over captions: long captions weigh more.
-    - `baseline="greedy"` is the paper's. `"mean"` takes the mean reward of the image's *other* samples: no greedy pass,
-      lower variance, still unbiased because it does not depend on the sample itself.
+    - `baseline="greedy"` is the paper's; the greedy captions are decoded in the same pass as the samples. `"mean"` is
+      the mean reward of the image's *other* samples: lower variance, still unbiased because it does not depend on the
+      sample itself.
     - Rewards are neither scaled nor clipped; there is no KL or entropy term and no importance weight: every batch is
       sampled from the current weights and used for one update.
     - Captions cut off at `max_length` are trained on as they are, without an end.
 
-    Rewards are computed on worker processes while this process decodes the greedy captions and runs the teacher-forced
-    pass, neither of which needs them. Sampling the *next* batch during that time would hide no more and would cost
-    on-policy samples: they would come from weights one update old.
+    Rewards are computed on worker processes while this process runs the teacher-forced pass, which does not need them.
+    Sampling the *next* batch during that time would hide no more and would cost on-policy samples: they would come from
+    weights one update old.
 
     Args:
         model: possibly wrapped; its forward gives the gradients.
@@ -123,34 +122,43 @@ def scst_step(
         dropout: keep dropout on in the teacher-forced pass.
         seed: (run, step): decides what is drawn, whatever the number of processes.
     """
+    images, with_greedy = len(batch.image_ids), baseline == "greedy"
+    chance = _chances(seed, world, images=images, samples=samples, length=max_length)
+    if with_greedy:  # one row more for every image, which takes the most likely word: cheaper than a pass of its own
+        chance = torch.cat([torch.full_like(chance[:, :1], -1.0), chance], dim=1)
+    rows = chance.shape[1]
     with whole_weights(model), torch.inference_mode(), evaluating(policy):
         encoded = policy.encode(batch.features, batch.mask)
-        chance = _chances(seed, world, images=len(batch.image_ids), samples=samples, length=max_length)
         drawn = sample(
-            policy, encoded, special, n=samples, max_length=max_length, temperature=temperature, uniform=chance
+            policy,
+            encoded,
+            special,
+            n=rows,
+            max_length=max_length,
+            temperature=temperature,
+            uniform=chance.flatten(0, 1),
         )
-        captions = _captions(drawn)
-        pending = rewards.submit([image for image in batch.image_ids for _ in range(samples)], captions)
-        pending_greedy = None
-        if baseline == "greedy":
-            best = _captions(greedy(policy, encoded, special, max_length=max_length))
-            pending_greedy = rewards.submit(list(batch.image_ids), best)
+    said = [_captions(ids, lengths) for ids, lengths in zip(drawn.ids.tolist(), drawn.lengths.tolist(), strict=True)]
+    names = [image for image in batch.image_ids for _ in range(rows)]
+    pending = rewards.submit(names, [caption for several in said for caption in several])
 
-    tokens, targets, lengths, owner = sampled_words(drawn, special)
+    tokens, targets, lengths, owner = sampled_words(drawn.ids[:, -samples:], drawn.lengths[:, -samples:], special)
     with contextlib.nullcontext() if dropout else evaluating(model):
         logits: Tensor = model(batch.features, batch.mask, tokens, lengths, owner)
     log_p_all = log_probabilities(logits)
     log_p = log_p_all.gather(1, targets[:, None]).squeeze(1)
 
     waiting = time.perf_counter()
-    reward = pending.result().reshape(len(batch.image_ids), samples)
-    base = leave_one_out(reward) if pending_greedy is None else pending_greedy.result()[:, None]
+    scored = pending.result().reshape(images, rows)
     waiting = time.perf_counter() - waiting
+    reward = scored[:, -samples:]
+    base = scored[:, :1] if with_greedy else leave_one_out(reward)
 
     advantage = torch.from_numpy(reward - base).flatten().to(log_p.device)
     total = policy_gradient(log_p, advantage.repeat_interleave(lengths))
     words = len(log_p)
     loss = total * (world.size / world.sum([words])[0])
+    captions = [caption for several in said for caption in several[-samples:]]
     count = len(captions)
     lines = [caption[:-1] if caption[-1] == special.eos else caption for caption in captions]
     entropy = -(log_p_all.detach() * log_p_all.detach().exp()).sum()
@@ -168,30 +176,31 @@ def scst_step(
     return StepOutput(loss, captions=count, values=values)
 
 
-def sampled_words(drawn: DecodingResult, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sampled captions as teacher forcing wants them.
+def sampled_words(ids: Tensor, lengths: Tensor, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sampled captions, `ids` `[B, n, T]` with `lengths` `[B, n]`, as teacher forcing wants them.
 
     Returns:
-        tokens `[B·n, T]` starting with `bos`; targets `[W]`, the sampled words one after another; lengths `[B·n]`; and
-        owner `[B·n]`, the image of each caption.
+        tokens `[B·n, T']` starting with `bos`, T' the longest length; targets `[W]`, the sampled words one after
+        another; lengths `[B·n]`; and owner `[B·n]`, the image of each caption.
     """
-    images, n, longest = drawn.ids.shape
-    ids, lengths = drawn.ids.reshape(images * n, longest), drawn.lengths.reshape(images * n)
-    start = ids.new_full((images * n, 1), special.bos)
-    real = torch.arange(longest, device=ids.device) < lengths[:, None]
-    owner = torch.arange(images, device=ids.device).repeat_interleave(n)
-    return torch.cat([start, ids[:, :-1]], dim=1), ids[real], lengths, owner
+    images, n, _ = ids.shape
+    longest = int(lengths.max())
+    flat, lengths = ids[..., :longest].flatten(0, 1), lengths.flatten()
+    start = flat.new_full((images * n, 1), special.bos)
+    real = torch.arange(longest, device=flat.device) < lengths[:, None]
+    owner = torch.arange(images, device=flat.device).repeat_interleave(n)
+    return torch.cat([start, flat[:, :-1]], dim=1), flat[real], lengths, owner
 
 
 def _chances(seed: tuple[int, int], world: World, *, images: int, samples: int, length: int) -> Tensor:
-    """This process's share `[images · samples, length]` of the random numbers that decide the step's samples.
+    """This process's share `[images, samples, length]` of the random numbers that decide the step's samples.
 
     Every process draws the numbers of all of them and takes those of its images (the loader deals images out in turn),
     so one process with the whole batch and many with a share each draw the same captions.
     """
     random = np.random.default_rng(seed)
     numbers = random.random((images, world.size, samples, length))[:, world.rank]
-    return torch.from_numpy(numbers.reshape(images * samples, length)).to(world.device)
+    return torch.from_numpy(numbers).to(world.device)
 
 
 def leave_one_out(reward: Rewards) -> Rewards:
@@ -212,7 +221,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _captions(result: DecodingResult) -> list[list[int]]:
-    """All captions as lists of ids with their `eos`, image by image."""
-    flat = result.ids.flatten(0, 1).tolist()
-    return [ids[:length] for ids, length in zip(flat, result.lengths.flatten().tolist(), strict=True)]
+def _captions(ids: list[list[int]], lengths: list[int]) -> list[list[int]]:
+    """Captions as lists of ids with their `eos`, without what is behind."""
+    return [caption[:length] for caption, length in zip(ids, lengths, strict=True)]
