@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,6 +91,39 @@ def test_something_else_is_not_overwritten(tmp_path, model):
     assert (tmp_path / "photos/cat.jpg").exists()
 
 
+def test_a_folder_with_a_config_of_something_else_is_not_overwritten(tmp_path, model):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/config.json").write_text('{"name": "mine"}')
+    (tmp_path / "project/work.py").touch()
+    with pytest.raises(ModelError, match="already there and not a model directory"):
+        save_pretrained(tmp_path / "project", model, VOCABULARY)
+    assert names(tmp_path / "project") == ["config.json", "work.py"]
+
+
+def test_replacing_a_model_keeps_what_others_put_beside_it(directory, model):
+    before = names(directory)
+    (directory / "notes.txt").write_text("mine")
+    (directory / "vision.safetensors").touch()
+    save_pretrained(directory, model, VOCABULARY)
+    assert names(directory) == sorted([*before, "notes.txt"])
+    assert names(directory.parent) == ["model"]
+
+
+def test_the_old_model_comes_back_when_the_new_one_cannot_be_moved(directory, model, monkeypatch):
+    rename = Path.rename
+
+    def fail(path, target):
+        if path.name.endswith(".tmp") and not path.is_file():
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        save_pretrained(directory, model, VOCABULARY)
+    assert from_pretrained(directory, verify=True)
+    assert names(directory.parent) == ["model"]
+
+
 def test_vocabulary_of_another_size_is_refused(tmp_path, model):
     with pytest.raises(ModelError, match="the vocabulary has 5 words, the model expects 7"):
         save_pretrained(tmp_path / "model", model, Vocabulary.from_words(["a"]))
@@ -142,6 +176,11 @@ def other_words(directory):
         (lambda d: change(d / "config.json", format=99), ModelError, "format 99, this version of xlan reads format 1"),
         (lambda d: change(d / "config.json", model=3), ModelError, "'model' and 'files' must be objects"),
         (lambda d: change(d / "config.json", files={}), ModelError, "must give bytes and sha256 of model.safetensors"),
+        (
+            lambda d: change(d / "config.json", files={"model.safetensors": {"bytes": "9", "sha256": ""}}),
+            ModelError,
+            "must give bytes and sha256 of model.safetensors",
+        ),
         (lambda d: (d / "model.safetensors").unlink(), WeightsError, "model.safetensors is missing"),
         (lambda d: (d / "vocab.json").unlink(), WeightsError, "vocab.json is missing"),
         (truncate, WeightsError, "copy the directory again"),

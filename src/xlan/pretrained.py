@@ -6,8 +6,8 @@
     vision.safetensors  what turns pictures into regions (only in models that caption pictures by themselves)
     README.md           the model card
 
-Never a pickle. A directory is written beside its final place and moved there in one step, so a reader finds the old
-model or the new one, whole.
+Never a pickle. A directory is written beside its final place and moved there when it is whole. Replacing a model takes
+two renames: killed exactly between them, the old model lies beside its place in a folder `.NAME.….old`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def save_pretrained(
     dtype: torch.dtype | None = None,
     vision: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write a model directory, replacing one that is there.
+    """Write a model directory, replacing a model that is there; other files in its folder stay.
 
     Args:
         directory: where; its parent is created when missing.
@@ -78,7 +78,7 @@ def save_pretrained(
     if len(vocabulary) != model.vocab_size:
         raise ModelError(f"the vocabulary has {len(vocabulary)} words, the model expects {model.vocab_size}")
     target = Path(directory)
-    if target.exists() and not is_model_directory(target) and (not target.is_dir() or any(target.iterdir())):
+    if target.exists() and not _is_replaceable(target):
         raise ModelError(f"{target}: already there and not a model directory; choose another name or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
@@ -106,10 +106,32 @@ def _move_into_place(temporary: Path, target: Path) -> None:
         temporary.rename(target)
     else:
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-        target.rename(aside / target.name)
-        temporary.rename(target)
+        old = aside / target.name
+        target.rename(old)
+        try:
+            temporary.rename(target)
+        except BaseException:
+            old.rename(target)
+            aside.rmdir()
+            raise
+        for item in old.iterdir():
+            if item.name not in (CONFIG, WEIGHTS, VOCAB, VISION, CARD):
+                item.rename(target / item.name)
         shutil.rmtree(aside, ignore_errors=True)
     sync_folder(target.parent)
+
+
+def _is_replaceable(target: Path) -> bool:
+    """Whether a place holds nothing, or a model of ours; many other things have a file called config.json too."""
+    if not target.is_dir():
+        return False
+    if not is_model_directory(target):
+        return not any(target.iterdir())
+    try:
+        config = read_json(target / CONFIG, max_bytes=MAX_CONFIG_BYTES)
+    except DataError:
+        return False
+    return isinstance(config, dict) and {"format", "model", "files"} <= config.keys()
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -197,7 +219,7 @@ def _read_config(source: Path) -> dict[str, Any]:
 def _check_files(source: Path, files: dict[str, Any], *, verify: bool) -> None:
     for name in (WEIGHTS, VOCAB, *([VISION] if VISION in files else [])):
         said = files.get(name)
-        if not isinstance(said, dict) or not {"bytes", "sha256"} <= said.keys():
+        if not isinstance(said, dict) or type(said.get("bytes")) is not int or not isinstance(said.get("sha256"), str):
             raise ModelError(f"{source / CONFIG}: 'files' must give bytes and sha256 of {name}")
         if not (source / name).is_file():
             raise WeightsError(f"{source}: {name} is missing; copy the directory again")
