@@ -51,6 +51,7 @@ def test_overrides_replace_numbers():
         ("xlan", {"dim": True}, "dim must be a whole number"),
         ("xlan", {"depth": 1000}, "depth must be a whole number from 0 to 256, got 1000"),
         ("xlan", {"dim": 1023}, "heads must divide dim 1023, got 8"),
+        ("xlan", {"hidden_dim": 1 << 24}, "heads × hidden_dim must be at most 16777216, got 134217728"),
         ("xlan", {"sigma": "gelu"}, "sigma must be one of relu, elu, celu, got 'gelu'"),
         ("xlan", {"dropout": 1.0}, "dropout must be a probability from 0 to below 1, got 1.0"),
     ],

@@ -167,6 +167,8 @@ def spec_from_dict(value: dict[str, Any], *, what: str = "config.json") -> Spec:
         _check_value(what, name, getattr(spec, name), hint)
     if spec.dim % spec.heads:
         raise ModelError(f"{what}: heads must divide dim {spec.dim}, got {spec.heads}")
+    if spec.heads * spec.hidden_dim > MAX_SIZE:
+        raise ModelError(f"{what}: heads × hidden_dim must be at most {MAX_SIZE}, got {spec.heads * spec.hidden_dim}")
     return spec
 
 
