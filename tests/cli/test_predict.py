@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from xlan.cli.main import app
+from xlan.data.captions import load_captions
+from xlan.data.shapes import write_shapes
+from xlan.model.build import build_model
+from xlan.pretrained import save_pretrained
+from xlan.text.vocab import Vocabulary
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Drawn shapes and an untrained model that knows their words."""
+    path = tmp_path_factory.mktemp("predict")
+    write_shapes(path / "shapes", 32)
+    vocabulary = Vocabulary.build(load_captions(path / "shapes").words("train"), threshold=1)
+    model = build_model("xlan-tiny", vocab_size=len(vocabulary), feature_dim=32, dim=16, heads=2)
+    save_pretrained(path / "model", model, vocabulary)
+    return path
+
+
+def predict(folder: Path, *more: str) -> tuple[int, str]:
+    result = CliRunner().invoke(
+        app,
+        [
+            "predict",
+            str(folder / "model"),
+            f"--captions={folder / 'shapes'}",
+            f"--features={folder / 'shapes' / 'features'}",
+            f"--output={folder / 'out.json'}",
+            *more,
+        ],
+    )
+    return result.exit_code, f"{result.output}{result.exception or ''}"
+
+
+def test_every_image_of_the_split_gets_a_caption(folder: Path) -> None:
+    status, output = predict(folder, "--split=val", "--beams=2", "--batch-size=3")
+    assert status == 0, output
+    wanted = [image.id for image in load_captions(folder / "shapes").split("val")]
+    rows = json.loads((folder / "out.json").read_text())
+    assert [row["image_id"] for row in rows] == wanted
+    assert all(isinstance(row["caption"], str) for row in rows)
+
+
+def test_an_unknown_split_is_named(folder: Path) -> None:
+    status, output = predict(folder, "--split=validation-2")
+    assert status == 1
+    assert "split 'validation-2' has no images" in output
