@@ -33,6 +33,7 @@ import torch
 from PIL import Image
 
 from xlan import Captioner, CaptionOptions, Vocabulary, build_model, save_pretrained
+from xlan.cli.threads import leave_a_core
 from xlan.pipeline import pad_regions
 from xlan.vision import efficientnet
 from xlan.vision.grid import GridExtractor, GridSettings
@@ -165,10 +166,9 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=200, help="photos in the folder")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--runs", type=int, default=8, help="repetitions of the one-photo measurements")
-    parser.add_argument("--threads", type=int, help="threads of torch")
+    parser.add_argument("--threads", type=int, help="threads of torch; as many as the command takes without it")
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(arguments.threads or leave_a_core())
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.photos} photos of 640×480")
     with tempfile.TemporaryDirectory() as name:
         photos = make_photos(Path(name) / "photos", arguments.photos)

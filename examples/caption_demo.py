@@ -20,6 +20,7 @@ from PIL import Image, ImageDraw
 
 from xlan import Captioner, Vocabulary, XlanError, build_model, pipeline
 from xlan.cli.pictures import find_pictures
+from xlan.cli.threads import leave_a_core
 from xlan.files import write_text
 from xlan.pages.layout import thumbnail
 from xlan.pages.sheet import Entry, caption_sheet
@@ -51,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     warning = "" if trained else UNTRAINED
     if warning:
         print(f"{warning}\n")
+    leave_a_core()
     captioner = Captioner.from_pretrained() if trained else untrained_captioner()
     captioner.caption(Image.new("RGB", (8, 8)))  # torch sets itself up in the first call; the others are timed
     entries: list[Entry] = []

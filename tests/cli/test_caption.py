@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import os
@@ -20,7 +21,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+from xlan.cli.caption import caption as caption_command
 from xlan.cli.main import app
+from xlan.cli.threads import leave_a_core
 from xlan.errors import DataError, DecodingError, ModelError
 
 
@@ -248,6 +251,19 @@ def test_without_a_model_it_says_so(photos: Path, monkeypatch: pytest.MonkeyPatc
         CliRunner().invoke(app, ["caption", str(photos)], catch_exceptions=False)
 
 
+@pytest.mark.parametrize(("given", "before", "after"), [(None, 4, 3), (None, 1, 1), ("4", 4, 4)])
+def test_a_core_is_left_for_others_unless_told(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, before: int, after: int
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    threads = [before]
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads[-1])
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    assert leave_a_core() == after
+
+
 def wait_for_lines(path: Path, count: int, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + 120
     while not path.exists() or path.read_bytes().count(b"\n") < count:
@@ -326,3 +342,13 @@ def test_memory_is_flat(model_directory: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=180, check=True, env=environment)
     assert int(done.stdout) < 12_000
+
+
+def test_the_page_explains_every_option() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "caption.md").read_text()
+    for option in inspect.get_annotations(caption_command, eval_str=True).values():
+        for part in getattr(option, "__metadata__", ()):
+            for name in getattr(part, "param_decls", None) or ():
+                assert f"`{name}`" in page, name
+    for name in ("--model", "--beams", "--temperature", "--top-p", "--seed", "--must", "--batch", "--threads"):
+        assert f"`{name}`" in page, name

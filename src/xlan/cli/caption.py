@@ -14,6 +14,7 @@ import typer
 
 from xlan.cli.caption_file import CaptionFile, as_json
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures, printable
+from xlan.cli.threads import leave_a_core
 
 if TYPE_CHECKING:
     from xlan.pipeline import CaptionOptions
@@ -71,6 +72,7 @@ def caption(
 
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who captions a folder.
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    leave_a_core()
     captioner = Captioner.from_pretrained(model)
     captioner.check(options)
     write: Write = _write_json if as_lines_of_json else _plain_writer(options, named=not _is_one_picture(paths))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from xlan.cli.threads import leave_a_core
 from xlan.errors import XlanError
 
 Status = Literal["ok", "absent", "broken"]
@@ -269,6 +270,7 @@ def model_checks(model: Path | None, *, torch_works: bool) -> Iterator[Check]:
         yield Check("model", "absent", "this version of xlan ships none", "xlan caption --model DIR PICTURE")
         return
     place = SHIPPED if model is None else model
+    leave_a_core()
     try:
         from_pretrained(place, verify=True)
         began = time.perf_counter()
