@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -266,3 +267,17 @@ def test_starting_does_not_load_the_compiler(model_directory: Path, tmp_path: Pa
     command = [sys.executable, "-c", code, str(model_directory), str(tmp_path / "a.png")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "False\n"
+
+
+def test_the_code_of_the_page_runs(
+    model_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "caption.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holiday").mkdir()
+    for i, name in enumerate(("photo.jpg", "a.jpg", "b.jpg", "holiday/beach.jpg")):
+        noise(i).save(name)
+    (tmp_path / "DIR").symlink_to(model_directory)
+    exec(code, {})
+    assert "beach.jpg " in capsys.readouterr().out

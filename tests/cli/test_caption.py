@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 import json
 import os
@@ -18,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer.main
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from xlan.cli.caption import caption as caption_command
 from xlan.cli.main import app
 from xlan.cli.threads import leave_a_core
 from xlan.errors import DataError, DecodingError, ModelError
@@ -346,9 +345,8 @@ def test_memory_is_flat(model_directory: Path, tmp_path: Path) -> None:
 
 def test_the_page_explains_every_option() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "caption.md").read_text()
-    for option in inspect.get_annotations(caption_command, eval_str=True).values():
-        for part in getattr(option, "__metadata__", ()):
-            for name in getattr(part, "param_decls", None) or ():
-                assert f"`{name}`" in page, name
-    for name in ("--model", "--beams", "--temperature", "--top-p", "--seed", "--must", "--batch", "--threads"):
-        assert f"`{name}`" in page, name
+    command = typer.main.get_command(app).commands["caption"]  # type: ignore[attr-defined]
+    names = [name for parameter in command.params for name in parameter.opts if name.startswith("-")]
+    assert len(names) > 10
+    for name in names:
+        assert name in ("--help", "-h") or f"`{name}`" in page, name
