@@ -65,6 +65,42 @@ def test_foreign_weights():
         convert_released({"att_lstm.weight_ih": torch.zeros(1)})
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "logit.weight",
+            lambda t: t.to(torch.int32),
+            "logit.weight: expected a dense tensor of floats, got torch.strided",
+        ),
+        (
+            "logit.weight",
+            lambda t: t.to_sparse(),
+            "logit.weight: expected a dense tensor of floats, got torch.sparse_coo",
+        ),
+        ("logit.bias", lambda t: t * torch.nan, "logit.bias: holds values that are not finite"),
+        (
+            "attention.layers.0.encoder_attn.attn_net.attention_basic.0.weight",
+            lambda t: t[:, :0],
+            "does not fit the architecture",
+        ),
+    ],
+)
+def test_tensors_that_are_no_weights_are_refused(name, change, message):
+    weights = small()
+    weights[name] = change(weights[name])
+    with pytest.raises(WeightsError) as error:
+        convert_released(weights)
+    assert message in str(error.value)
+
+
+def test_tied_weights_get_memory_of_their_own():
+    weights = small()
+    weights["logit.weight"] = weights["word_embed.0.weight"]
+    _, ours = convert_released(weights)
+    assert ours["decoder.logits.weight"].data_ptr() != ours["decoder.embed.weight"].data_ptr()
+
+
 def test_pth_and_safetensors_hold_the_same(tmp_path):
     weights = {f"module.{name}": tensor for name, tensor in small().items()}
     torch.save(weights, tmp_path / "model.pth")
@@ -103,8 +139,9 @@ def test_truncated_checkpoint(tmp_path):
         read_checkpoint(tmp_path / "half.pth")
 
 
-def test_not_a_state_dict(tmp_path):
-    torch.save([1, 2], tmp_path / "list.pth")
+@pytest.mark.parametrize("content", [[1, 2], {"a": 1}, {"a": torch.zeros(2, device="meta")}])
+def test_not_a_state_dict(tmp_path, content):
+    torch.save(content, tmp_path / "list.pth")
     with pytest.raises(WeightsError, match="expected a state dict"):
         read_checkpoint(tmp_path / "list.pth")
 

@@ -100,7 +100,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     except Exception as error:  # a hostile or damaged file may make the readers raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise WeightsError(f"{source}: not a readable checkpoint of tensors ({reason})") from None
-    if not isinstance(value, dict) or not all(isinstance(item, Tensor) for item in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(item, Tensor) and not item.is_meta for item in value.values()):
         raise WeightsError(f"{source}: expected a state dict (tensors by name), got {type(value).__name__}")
     return {str(key): item for key, item in value.items()}
 
@@ -137,11 +137,22 @@ def _rename(
         if target is None:
             unknown.append(name)
         else:
-            ours[f"{target}.{leaf}"] = tensor
+            ours[f"{target}.{leaf}"] = _plain(name, tensor)
     faults = compare_weights(expected, {name: tensor.shape for name, tensor in ours.items()}, unknown=unknown)
     if faults:
         raise WeightsError(f"the checkpoint does not fit the architecture its shapes suggest (our names): {faults}")
     return ours
+
+
+def _plain(name: str, tensor: Tensor) -> Tensor:
+    """A copy with memory of its own (tied weights share theirs, and safetensors refuses that), if it holds weights."""
+    if tensor.is_meta:  # shapes alone, to see whether they fit
+        return tensor
+    if tensor.layout != torch.strided or not tensor.is_floating_point() or tensor.is_quantized:
+        raise WeightsError(f"{name}: expected a dense tensor of floats, got {tensor.layout} {tensor.dtype}")
+    if not torch.isfinite(tensor).all():
+        raise WeightsError(f"{name}: holds values that are not finite; the checkpoint is damaged or its run diverged")
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _shape(theirs: Mapping[str, Tensor], name: str, rank: int) -> torch.Size:
@@ -165,7 +176,7 @@ def _xlan_spec(theirs: Mapping[str, Tensor]) -> XLANSpec:
         feature_dim=_shape(theirs, "att_embed.0.weight", 2)[1],
         dim=dim,
         depth=_count(theirs, r"encoder_layers\.layers\.(\d+)\."),
-        heads=max(1, dim // head_dim),
+        heads=max(1, dim // max(1, head_dim)),
         hidden_dim=hidden_dim,
         sigma="celu",
     )
@@ -181,7 +192,7 @@ def _xtransformer_spec(theirs: Mapping[str, Tensor]) -> TransformerSpec:
         dim=dim,
         encoder_layers=_count(theirs, r"encoder\.layers\.(\d+)\."),
         decoder_layers=_count(theirs, r"decoder\.layers\.(\d+)\."),
-        heads=max(1, dim // head_dim),
+        heads=max(1, dim // max(1, head_dim)),
         hidden_dim=hidden_dim,
         ff_dim=_shape(theirs, "encoder.layers.0.ff_layer.fc1.weight", 2)[0],
     )
