@@ -97,6 +97,11 @@ def test_a_bad_file_is_explained(tmp_path: Path, content: Any, message: str) -> 
         Vocabulary.load(path)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbfa\r\ncat\r\n")
+    assert Vocabulary.from_released(tmp_path / "vocab.txt").words == (".", "a", "cat")
+
+
 def test_released_lines_are_words(tmp_path: Path) -> None:
     path = tmp_path / "v.txt"
     path.write_text("a\n\ndog\n")

@@ -69,7 +69,7 @@ class Vocabulary:
         try:
             if source.stat().st_size > MAX_VOCAB_BYTES:
                 raise DataError(f"{source}: larger than {MAX_VOCAB_BYTES >> 20} MiB, this is not a vocabulary")
-            lines = source.read_text(encoding="utf-8").splitlines()
+            lines = source.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{source}: cannot be read as a vocabulary: {error}") from None
         words = [line.strip() for line in lines]
