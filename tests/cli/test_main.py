@@ -33,5 +33,16 @@ def test_our_errors_are_one_line_and_status_1(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "r.json").write_text('[{"image_id": 1, "caption": "a dog"}]')
+    (tmp_path / "a.json").write_text('{"annotations": [{"image_id": 1, "caption": "a dog"}]}')
+    lines = ["--per-image", str(tmp_path / "file" / "out.jsonl")]
+    done = run("evaluate", "r.json", "a.json", "--metrics", "bleu", *lines, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {tmp_path / 'file'}: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_wrong_usage_is_status_2():
     assert run("no-such-command").returncode == 2

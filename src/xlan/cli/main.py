@@ -1,8 +1,8 @@
 """The `xlan` command: one module per sub-command.
 
 Command modules import the heavy parts of the library inside their functions, so `xlan --help` answers at once (a test
-checks that importing this file does not import torch). Errors of ours become one line on standard error and exit
-status 1; wrong usage is status 2, as typer does it; Ctrl-C is 130.
+checks that importing this file does not import torch). Errors of ours and of the file system become one line on
+standard error and exit status 1; wrong usage is status 2, as typer does it; Ctrl-C is 130.
 """
 
 from __future__ import annotations
@@ -84,3 +84,8 @@ def main() -> None:
         # The reader of our output went away (`xlan … | head`): stop quietly, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        # A folder that cannot be written, a full disk: what commands do not put better themselves.
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {where}{error.strerror or error}", err=True)
+        sys.exit(1)
