@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,17 @@ class TestBadInput:
         for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
             state.unlink()
         self.refuse(settings("xe", tmp_path / "run"), "none of its checkpoints is whole", resume="auto")
+
+    def test_a_disk_that_fills_up_while_logging(
+        self, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: object, **values: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "log.jsonl"))
+
+        monkeypatch.setattr("xlan.training.logs.RunLog.write", full)
+        self.refuse(
+            settings("xe", tmp_path / "run"), r"log\.jsonl: No space left on device; mend that .* --resume auto"
+        )
 
     def test_half_precision_without_a_gpu(self, settings: Settings, tmp_path: Path) -> None:
         if torch.cuda.is_available():

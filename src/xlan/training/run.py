@@ -72,6 +72,9 @@ def run_training(config: RunConfig, *, resume_from: str | None = None) -> int:
             return _run(config, accelerator, world, stop, resume_from)
         except Stopped:
             return stop.status
+        except OSError as error:  # a full disk, a share that went away
+            reason = f"{error.filename or config.output}: {error.strerror or error}"
+            raise TrainingError(f"{reason}; mend that and go on with --resume auto") from error
         finally:
             _leave()
 
