@@ -158,14 +158,22 @@ class _Console:
         screen = Console(stderr=True)
         columns = (TextColumn("captioning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._shown = bar and screen.is_terminal
-        self._bar = Progress(*columns, console=screen, disable=not self._shown, transient=True)
+        # Captions go to standard output themselves; a bar that redirects it would print them on standard error.
+        self._bar = Progress(
+            *columns,
+            console=screen,
+            disable=not self._shown,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._task = self._bar.add_task("", total=count_pictures(paths) if self._shown else None)
 
     def problem(self, line: str) -> None:
         """Count and report something that could not be captioned."""
         self.problems += 1
         if self._shown:
-            self._bar.console.print(printable(line), style="red", markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
         else:
             typer.echo(printable(line), err=True)
 
