@@ -52,6 +52,11 @@ def test_a_directory_is_complete_and_holds_no_pickle(directory):
     assert names(directory) == ["README.md", "config.json", "model.safetensors", "vocab.json"]
 
 
+def test_all_files_can_be_read_by_those_who_may_read_the_card(directory):
+    modes = {path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    assert modes == {(directory / "README.md").stat().st_mode & 0o777}
+
+
 def test_half_precision_on_disk_single_in_memory(tmp_path, model, directory):
     save_pretrained(tmp_path / "half", model, VOCABULARY, dtype=torch.float16)
     assert (tmp_path / "half/model.safetensors").stat().st_size < (directory / "model.safetensors").stat().st_size

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from xlan.errors import DataError, ModelError, WeightsError
-from xlan.files import read_json, sync_folder, write_json, write_text
+from xlan.files import atomic_path, read_json, sync_folder, write_json, write_text
 from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import compare_weights
@@ -86,7 +86,8 @@ def save_pretrained(
         weights = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
         if dtype is not None:
             weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
+        with atomic_path(temporary / WEIGHTS) as path:  # which gives it the permissions other files have
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
         vocabulary.save(temporary / VOCAB)
         write_text(temporary / CARD, card or DEFAULT_CARD)
         if vision is not None:
