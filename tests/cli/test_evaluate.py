@@ -131,3 +131,14 @@ def test_bad_input_is_one_line_and_status_1(tmp_path: Path) -> None:
     assert outcome.stdout == ""
     assert outcome.stderr.startswith("error: ")
     assert outcome.stderr.count("\n") == 1
+
+
+def test_references_may_be_the_captions_that_training_takes(tmp_path: Path) -> None:
+    results = [{"image_id": 7, "caption": "a dog"}, {"image_id": "b", "caption": "a cat"}]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    table = "file,caption,split\n7.jpg,a dog,test\nb.jpg,a cat,test\nc.jpg,a cow,train\n"
+    (tmp_path / "captions.csv").write_text(table)
+    for place in (tmp_path / "captions.csv", tmp_path):
+        outcome = run(str(tmp_path / "results.json"), str(place), "--metrics", "rouge", "--json")
+        assert outcome.exit_code == 0, outcome.output
+        assert json.loads(outcome.stdout) == {"ROUGE-L": 1.0}

@@ -121,3 +121,24 @@ def test_unknown_images_are_named() -> None:
 
 def test_some_lists_numbers_before_texts() -> None:
     assert some(["b", 3, 1, "a"]) == "1, 3, a, b"
+
+
+FLICKR = {
+    "images": [
+        {"imgid": 0, "filename": "1000.jpg", "split": "train", "sentences": [{"raw": "A dog."}]},
+        {"imgid": 1, "filename": "b_2.jpg", "split": "test", "sentences": [{"raw": "A cat."}]},
+        {"imgid": 2, "filename": "c_3.jpg", "split": "test", "sentences": [{"raw": "A cow."}]},
+    ]
+}
+
+
+@pytest.mark.parametrize("names", [(1, 2), ("b_2", "c_3")])
+def test_flickrs_images_go_by_number_or_by_file_name(tmp_path: Path, names: tuple[Any, Any]) -> None:
+    results = dict.fromkeys(names, "a cat")
+    _, references = pair(results, load_references(write(tmp_path, FLICKR)))
+    assert references == {names[0]: ["A cat."], names[1]: ["A cow."]}
+
+
+def test_file_names_of_digits_mean_numbers_here_too(tmp_path: Path) -> None:
+    references = load_references(write(tmp_path, FLICKR), split="train")
+    assert pair({1000: "a dog"}, references)[1] == {1000: ["A dog."]}

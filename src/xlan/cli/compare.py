@@ -48,14 +48,14 @@ def compare(
     """
     from rich.console import Console
 
-    from xlan.cli.evaluate import metric_progress, split_names
+    from xlan.cli.evaluate import metric_progress, read_references, split_names
     from xlan.errors import MetricError
     from xlan.metrics.bootstrap import compare as compare_reports
     from xlan.metrics.bootstrap import largest_differences
-    from xlan.metrics.coco import load_references, load_results, pair
+    from xlan.metrics.coco import load_results, pair
     from xlan.metrics.report import evaluate
 
-    found = load_references(references, split=split)
+    found = read_references(references, split)
     reports: list[Report] = []
     for name, path in (("A", first), ("B", second)):
         captions, wanted = pair(load_results(path), found, subset=subset)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from xlan.metrics.report import Report
 
 RESULTS_HELP = 'Captions to score: a COCO result file, [{"image_id": 42, "caption": "a dog"}, …].'
-REFERENCES_HELP = "Reference captions: COCO annotations or Karpathy's dataset JSON."
+REFERENCES_HELP = (
+    "Reference captions: COCO annotations or Karpathy's dataset JSON; or another form that training takes "
+    "(captions.csv / .jsonl, a Flickr token file, a folder)."
+)
 METRICS_HELP = "Which metrics, separated by commas: bleu, meteor, rouge, cider, spice, spice-spacy."
 DEFAULT_METRICS = "bleu,meteor,rouge,cider,spice"
 SPLIT_HELP = "Score this split of a Karpathy file (default: the one the captions are from)."
@@ -79,10 +82,11 @@ def evaluate(
     from rich.console import Console
 
     from xlan.metrics import report as reports
-    from xlan.metrics.coco import load_references, load_results, pair
+    from xlan.metrics.coco import load_results, pair
 
-    found = load_references(references, split=split)
-    captions, wanted = pair(load_results(results), found, subset=subset)
+    given = load_results(results)
+    found = read_references(references, split).known_as(given)
+    captions, wanted = pair(given, found, subset=subset)
     with metric_progress("scoring") as progress:
         report = reports.evaluate(
             captions,
@@ -91,7 +95,7 @@ def evaluate(
             require=require,
             corenlp=corenlp,
             spacy_model=spacy_model,
-            known=_known(training, load_references(references) if split else found, wanted),
+            known=_known(training, read_references(references).known_as(given) if split else found, wanted),
             progress=progress,
         )
     if per_image is not None:
@@ -106,6 +110,22 @@ def evaluate(
         typer.echo(json.dumps(report.as_json(), indent=2))
     else:
         _print(Console(highlight=False), report)
+
+
+def read_references(path: Path, split: str | None = None) -> References:
+    """Reference captions from the JSON of the field, or from any other form that training takes."""
+    from xlan.metrics.coco import References, load_references, plain_id
+
+    if path.suffix.lower() == ".json" or not path.exists():
+        return load_references(path, split=split)
+    from xlan.data.captions import load_captions
+
+    images = load_captions(path).images
+    found = References(
+        {plain_id(image.id): list(image.captions) for image in images},
+        {plain_id(image.id): image.split for image in images},
+    )
+    return found if split is None else found.of_split(split)
 
 
 def split_names(text: str) -> list[str]:
@@ -128,11 +148,10 @@ def metric_progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 def _known(training: Path | None, references: References, scored: Collection[int | str]) -> frozenset[str] | None:
     """Tokenised training captions: from their own file, else from the train split of the references."""
-    from xlan.metrics.coco import load_references
     from xlan.metrics.stats import known_captions
 
     if training is not None:
-        file = load_references(training)
+        file = read_references(training)
         chosen = [key for key in file.captions if not file.splits or file.splits[key] in ("train", "restval")]
         return known_captions(text for key in chosen for text in file.captions[key])
     chosen = [key for key, split in references.splits.items() if split in ("train", "restval")]

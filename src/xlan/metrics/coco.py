@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from xlan.errors import DataError
@@ -27,10 +28,21 @@ class References:
     Attributes:
         captions: image id → raw captions, at least one.
         splits: image id → split, for files that have splits.
+        files: file name without its ending → image id, for files that number their images but name them too.
     """
 
     captions: Mapping[ImageId, list[str]]
     splits: Mapping[ImageId, str] = field(default_factory=dict)
+    files: Mapping[ImageId, ImageId] = field(default_factory=dict)
+
+    def known_as(self, images: Collection[ImageId]) -> References:
+        """The same references under the names that `images` use: numbers of the file, or names of the pictures."""
+        if not self.files or all(image in self.captions for image in images):
+            return self
+        if not all(image in self.files for image in images):
+            return self
+        captions = {name: self.captions[image] for name, image in self.files.items()}
+        return References(captions, {name: self.splits.get(image, "") for name, image in self.files.items()})
 
     def of_split(self, split: str) -> References:
         """Only the images of one split."""
@@ -38,7 +50,8 @@ class References:
         if not chosen:
             names = ", ".join(sorted(set(self.splits.values()))) or "none, the file has no splits"
             raise DataError(f"the references have no split {split!r}; they have: {names}")
-        return References(chosen, dict.fromkeys(chosen, split))
+        files = {name: image for name, image in self.files.items() if image in chosen}
+        return References(chosen, dict.fromkeys(chosen, split), files)
 
 
 def load_results(path: str | os.PathLike[str]) -> dict[ImageId, str]:
@@ -103,6 +116,7 @@ def _from_annotations(path: str | os.PathLike[str], annotations: list[Any]) -> d
 def _from_karpathy(path: str | os.PathLike[str], images: list[Any]) -> References:
     captions: dict[ImageId, list[str]] = {}
     splits: dict[ImageId, str] = {}
+    files: dict[ImageId, ImageId] = {}
     for place, entry in _entries(path, "image", images):
         name = next((name for name in ("cocoid", "imgid", "id") if name in entry), "cocoid")
         image = _image_id(path, f"image {place}", entry, name)
@@ -117,7 +131,11 @@ def _from_karpathy(path: str | os.PathLike[str], images: list[Any]) -> Reference
         if texts:
             captions[image] = texts
             splits[image] = str(entry.get("split", ""))
-    return References(captions, splits)
+            # Flickr's files have no numbers that anybody else knows: results are often by file name.
+            if name != "cocoid" and isinstance(file := entry.get("filename"), str) and file:
+                picture = PurePosixPath(file.replace("\\", "/"))
+                files[plain_id(str(picture.with_suffix("") if picture.suffix else picture))] = image
+    return References(captions, splits, files if len(files) == len(captions) else {})
 
 
 def _entries(path: str | os.PathLike[str], what: str, values: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -132,10 +150,15 @@ def _image_id(path: str | os.PathLike[str], where: str, entry: Mapping[str, Any]
     """An image id: a whole number, or a text; a text of digits means the number."""
     value = entry.get(name)
     if isinstance(value, str) and value.isprintable() and value:
-        return int(value) if value.isascii() and value.isdigit() and len(value) <= 18 else value
+        return plain_id(value)
     if type(value) is int:
         return value
     raise DataError(f"{path}: {where} needs {name!r} to be a number or a text, got {value!r:.80}")
+
+
+def plain_id(name: str) -> ImageId:
+    """An image id from a text: a text of digits means the number."""
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= 18 else name
 
 
 def _text(path: str | os.PathLike[str], where: str, entry: Mapping[str, Any], name: str) -> str:
@@ -176,6 +199,7 @@ def pair(
     Raises:
         DataError: a caption has no references, or an image has no caption.
     """
+    references = references.known_as(results)
     unknown = [image for image in results if image not in references.captions]
     if unknown:
         raise DataError(
