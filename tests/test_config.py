@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -182,8 +183,6 @@ keys = st.sampled_from(["stage", "data", "model", "train", "scst", "evaluation",
 
 @settings(deadline=None, max_examples=150)
 @given(st.dictionaries(keys, values, max_size=5))
-def test_whatever_is_given_the_answer_is_a_config_or_one_line(changes: dict[str, Any]) -> None:
-    try:
+def test_whatever_is_given_the_answer_is_a_config_or_one_error_of_ours(changes: dict[str, Any]) -> None:
+    with contextlib.suppress(ConfigError):
         parse_config(minimal(**changes))
-    except ConfigError as error:
-        assert str(error)
