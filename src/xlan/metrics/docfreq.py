@@ -23,6 +23,7 @@ from xlan.metrics.ngrams import ORDERS, Ints, different, iterate_orders
 
 TABLE_FORMAT = "1"
 MAX_TABLE_BYTES = 8 << 30
+MAX_LOG_DOCUMENTS = math.log(1 << 62)
 
 Floats = npt.NDArray[np.float64]
 
@@ -168,9 +169,10 @@ class DocumentFrequencies:
         except (KeyError, ValueError):
             raise DataError(f"{path}: the choices recorded beside the table are damaged") from None
         _check_arrays(path, pairs, counts, size)
-        if arrays["log_documents"].shape != (1,) or not np.isfinite(arrays["log_documents"]).all():
+        said = arrays["log_documents"]
+        if said.shape != (1,) or said.dtype != np.float64 or not 0 <= said[0] <= MAX_LOG_DOCUMENTS:
             raise DataError(f"{path}: the number of documents is damaged")
-        return cls(pairs, counts, size, float(arrays["log_documents"][0]), end_id, includes_end)
+        return cls(pairs, counts, size, float(said[0]), end_id, includes_end)
 
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
@@ -201,6 +203,8 @@ def _check_arrays(
             raise DataError(
                 f"{path}: counts_{order + 1} should be {sizes[order]} float64, got {array.dtype} {array.shape}"
             )
+        if not (np.isfinite(array) & (array >= 0)).all():
+            raise DataError(f"{path}: counts_{order + 1} holds numbers that count nothing")
     for order, array in enumerate(pairs):
         if array.dtype != np.int64 or array.ndim != 1 or (np.diff(array) <= 0).any():
             raise DataError(f"{path}: pairs_{order + 2} should be ascending int64")
