@@ -53,3 +53,14 @@ def test_images_can_be_ranked_by_another_score(files: list[str]) -> None:
     assert "where they differ most (BLEU-4)" in outcome.stdout
     wrong = run(*files, "--metrics", "bleu", "--samples", "20")
     assert "--by takes one of the scores that were asked for (BLEU-1" in str(wrong.exception)
+
+
+def test_brackets_in_names_are_printed_not_obeyed(tmp_path: Path) -> None:
+    annotations = [{"image_id": "[/x]", "caption": "a dog"}, {"image_id": "b", "caption": "a cat"}]
+    (tmp_path / "refs.json").write_text(json.dumps({"annotations": annotations}))
+    (tmp_path / "a.json").write_text(json.dumps(annotations))
+    (tmp_path / "b.json").write_text(json.dumps([{**entry, "caption": "a cow"} for entry in annotations]))
+    places = [str(tmp_path / name) for name in ("a.json", "b.json", "refs.json")]
+    outcome = run(*places, "--metrics", "rouge", "--by", "ROUGE-L", "--samples", "10")
+    assert outcome.exit_code == 0, outcome.exception
+    assert "[/x]" in outcome.stdout

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
-from xlan.errors import DataError, MetricError
+from xlan.errors import DataError, MetricError, MissingExtraError
 
 PURE = ["--metrics", "bleu,rouge,cider"]
 REFERENCES = {
@@ -142,3 +142,15 @@ def test_references_may_be_the_captions_that_training_takes(tmp_path: Path) -> N
         outcome = run(str(tmp_path / "results.json"), str(place), "--metrics", "rouge", "--json")
         assert outcome.exit_code == 0, outcome.output
         assert json.loads(outcome.stdout) == {"ROUGE-L": 1.0}
+
+
+def test_the_table_shows_the_name_of_the_extra_to_install(
+    paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xlan.metrics import report
+
+    def missing() -> Any:
+        raise MissingExtraError("METEOR", "metrics")
+
+    monkeypatch.setattr(report, "_meteor", missing)
+    assert 'pip install "xlan[metrics]"' in run(*paths, "--metrics", "meteor").stdout

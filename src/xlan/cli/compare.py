@@ -79,7 +79,9 @@ def compare(
     if as_json:
         typer.echo(json.dumps(_as_json(outcome, differ, samples, seed, confidence), indent=2, ensure_ascii=False))
     else:
-        _print(Console(highlight=False), outcome, differ, f"{confidence:.0%}", spelled.get(by.lower(), by))
+        _print(
+            Console(highlight=False, markup=False), outcome, differ, f"{confidence:.0%}", spelled.get(by.lower(), by)
+        )
 
 
 def _as_json(

@@ -109,7 +109,7 @@ def evaluate(
                 errors.print(f"{score.name} not computed: {score.reason}", markup=False)
         typer.echo(json.dumps(report.as_json(), indent=2))
     else:
-        _print(Console(highlight=False), report)
+        _print(Console(highlight=False, markup=False), report)
 
 
 def read_references(path: Path, split: str | None = None) -> References:

@@ -14,7 +14,7 @@ def bytes_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
