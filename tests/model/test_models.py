@@ -154,6 +154,20 @@ def test_log_probabilities_are_normalised(small_model, images):
     torch.testing.assert_close(log_probs.exp().sum(1), torch.ones(3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("tokens", [torch.tensor([1]), torch.tensor([1, 2, 3, 4]), torch.tensor([[1], [2], [3]])])
+def test_a_step_takes_one_word_per_row(small_model, images, tokens):
+    with pytest.raises(ShapeError, match=r"tokens: expected one id per row \[3\], got \["):
+        small_model.step(tokens, small_model.start(small_model.encode(*images)))
+
+
+def test_the_order_of_regions_means_nothing(small_model, images, captions):
+    features, mask = images
+    order = torch.tensor([3, 0, 4, 2, 1])
+    torch.testing.assert_close(
+        small_model(features[:, order], mask[:, order], *captions), small_model(features, mask, *captions)
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xlan-tiny", "xtransformer-tiny", "transformer-tiny"])
 def test_compiled_model_equals_eager(name, images, captions):

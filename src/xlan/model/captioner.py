@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from xlan.errors import ModelError
+from xlan.errors import ModelError, ShapeError
 from xlan.model.interface import Encoded, check_captions
 from xlan.model.rows import RowGroups, row_groups
 from xlan.model.spec import Spec
@@ -80,6 +81,8 @@ class CaptionModel(nn.Module):
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Feed one id per row (`[R]`, first `bos`) and return log-probabilities `[R, V]` and the new state."""
+        if not torch.compiler.is_compiling() and tokens.shape != (state.rows,):
+            raise ShapeError(f"tokens: expected one id per row [{state.rows}], got {list(tokens.shape)}")
         return self.decoder.step(tokens, state)
 
     def forward(
