@@ -70,6 +70,20 @@ def test_coco_annotations_take_their_split_from_the_file_name(tmp_path: Path) ->
     assert facts(captions) == [("1", "val", "1.jpg", ("A dog.",)), ("2", "val", "2.jpg", ("A cat.",))]
 
 
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("minival2014", "val"),
+        ("cocoval", "val"),
+        ("annotations-test", "test"),
+        ("latest", "train"),
+        ("interval", "train"),
+    ],
+)
+def test_a_split_is_a_word_of_the_file_name(tmp_path: Path, name: str, split: str) -> None:
+    assert load_captions(put(tmp_path / f"{name}.json", COCO)).splits == {split: 2}
+
+
 def test_a_folder_of_coco_annotations_is_one_set(tmp_path: Path) -> None:
     put(tmp_path / "captions_train2014.json", COCO)
     other = {"images": [{"id": 3, "file_name": "3.jpg"}], "annotations": [{"image_id": 3, "caption": "A cow."}]}

@@ -131,8 +131,9 @@ def _read_karpathy(path: Path, images: list[Any]) -> CaptionSet:
 
 def _read_coco(path: Path, images: list[Any], annotations: list[Any]) -> CaptionSet:
     found = _Collector(path, "coco")
-    match = re.search(r"train|val|test|dev", path.stem.lower())
-    split = match.group() if match else "train"
+    # A split's name stands at the start of a word ("captions_val2014", "minival"), not inside one ("latest", "interval").
+    match = re.search(r"(?:(?<![a-z])|mini|coco)(train|val|test|dev)", path.stem.lower())
+    split = match.group(1) if match else "train"
     for number, image in enumerate(images):
         image_id = _plain_id(image.get("id")) if isinstance(image, dict) else ""
         if not image_id:
