@@ -131,7 +131,7 @@ def _read_karpathy(path: Path, images: list[Any]) -> CaptionSet:
 
 def _read_coco(path: Path, images: list[Any], annotations: list[Any]) -> CaptionSet:
     found = _Collector(path, "coco")
-    # A split's name stands at the start of a word ("captions_val2014", "minival"), not inside one ("latest", "interval").
+    # A split's name starts a word ("captions_val2014", "minival"); inside one it means nothing ("latest", "interval").
     match = re.search(r"(?:(?<![a-z])|mini|coco)(train|val|test|dev)", path.stem.lower())
     split = match.group(1) if match else "train"
     for number, image in enumerate(images):
