@@ -78,10 +78,11 @@ def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) 
     """
     source = Path(path)
     try:
-        size = source.stat().st_size
-        if size > max_bytes:
-            raise DataError(f"{source}: {size:,} bytes is more than the limit of {max_bytes:,} for a JSON file")
-        return json.loads(source.read_bytes().decode("utf-8-sig"))
+        with source.open("rb") as file:  # a pipe or a device has no size to ask for
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise DataError(f"{source}: more than the limit of {max_bytes:,} bytes for a JSON file")
+        return json.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         raise DataError(f"{source}: no such file") from None
     except OSError as error:

@@ -113,3 +113,14 @@ def test_it_can_be_sent_to_another_process(make: Make) -> None:
     copy = pickle.loads(pickle.dumps(dataset))
     assert (copy.regions(3).features == dataset.regions(3).features).all()
     assert copy.reference_ids() == dataset.reference_ids()
+
+
+def test_two_images_do_not_share_features_by_accident(
+    tmp_path: Path, captions: CaptionSet, store: FeatureStore, vocab: Vocabulary
+) -> None:
+    with FeatureStoreWriter(tmp_path / "s") as writer:
+        writer.add("1", store["1"])
+    first, second = captions.split("train")[:2]
+    images = (replace(first, id="cats/1", file="cats/1.jpg"), replace(second, id="dogs/1", file="dogs/1.jpg"))
+    with pytest.raises(FeatureError, match="images 'cats/1' and 'dogs/1' of split 'train' would share features '1'"):
+        CaptionDataset(replace(captions, images=images), FeatureStore(tmp_path / "s"), vocab, split="train")

@@ -235,20 +235,30 @@ def test_neither_the_query_key_product_nor_its_hidden_layer_is_materialised(monk
         ({"mask": torch.tensor([[True] * 4, [False] * 4])}, "mask: image 1 of the batch has no valid region"),
         ({"query": torch.zeros(3, 6)}, "query: expected shape [2, 6] or [2, queries, 6], got [3, 6]"),
         ({"query": torch.zeros(2, 9)}, "query: expected shape [2, 6] or [2, queries, 6], got [2, 9]"),
+        ({"allowed": torch.ones(1, 4)}, "allowed: expected a boolean tensor [1, 4] or [2, 1, 4], got torch.float32"),
+        ({"allowed": torch.ones(1, 5, dtype=torch.bool)}, "got torch.bool [1, 5]"),
+        ({"allowed": torch.zeros(1, 4, dtype=torch.bool)}, "allowed: a query may see no region at all"),
     ],
 )
 def test_bad_input_is_refused_in_words(change, message):
     block = make("released").float()
     given = {"query": torch.zeros(2, 6), "keys": torch.zeros(2, 4, 5), "values": torch.zeros(2, 4, 7), "mask": None}
-    given |= change
+    given |= {"allowed": None} | change
+
+    def attend():
+        cache = block.project(given["keys"], given["values"], mask=given["mask"])
+        return block(given["query"], cache, allowed=given["allowed"])
+
     with pytest.raises(ShapeError) as error:
-        block(given["query"], block.project(given["keys"], given["values"], mask=given["mask"]))
+        attend()
     assert message in str(error.value)
 
 
 def test_impossible_arguments_are_refused_in_words():
     with pytest.raises(ShapeError, match="heads: expected a divisor of bilinear_dim 10, got 4"):
         XLinearAttention(4, bilinear_dim=10, heads=4)
+    with pytest.raises(ShapeError, match="heads: expected a divisor of bilinear_dim 10, got 0"):
+        XLinearAttention(4, bilinear_dim=10, heads=0)
     with pytest.raises(ModelError, match="activation: expected one of relu, elu, celu, got 'gelu'"):
         XLinearAttention(4, activation="gelu")
 

@@ -80,6 +80,13 @@ class CaptionDataset:
             )
         self.images: tuple[CaptionedImage, ...] = tuple(image for image in images if keys[image.id])
         self.keys: tuple[str, ...] = tuple(keys[image.id] for image in self.images)
+        owners: dict[str, str] = {}
+        for image, key in zip(self.images, self.keys, strict=True):
+            if owners.setdefault(key, image.id) != image.id:
+                raise FeatureError(
+                    f"{store.path}: images {owners[key]!r} and {image.id!r} of split {split!r} would share features "
+                    f"{key!r}; name the features after the images' ids"
+                )
         self._encode()
 
     def _encode(self) -> None:

@@ -157,8 +157,8 @@ def _image_id(path: str | os.PathLike[str], where: str, entry: Mapping[str, Any]
 
 
 def plain_id(name: str) -> ImageId:
-    """An image id from a text: a text of digits means the number."""
-    return int(name) if name.isascii() and name.isdigit() and len(name) <= 18 else name
+    """An image id from a text: a number written as numbers are written means the number ("42", but not "042")."""
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= 18 and str(int(name)) == name else name
 
 
 def _text(path: str | os.PathLike[str], where: str, entry: Mapping[str, Any], name: str) -> str:

@@ -101,12 +101,15 @@ def check_regions(name: str, regions: Tensor, width: int, mask: Tensor | None) -
             raise ShapeError(f"mask: image {empty[0]} of the batch has no valid region; every image needs at least one")
 
 
-def check_query(query: Tensor, width: int, images: int) -> None:
-    """Refuse a query that is not `[images, width]` or `[images, queries, width]`."""
+def check_query(query: Tensor, width: int, cache: Projected, allowed: Tensor | None) -> None:
+    """Refuse a query that is not `[images, width]` or `[images, queries, width]`, and a wrong `allowed`."""
+    images = cache.keys.shape[0]
     if query.dim() not in (2, 3) or query.shape[-1] != width or query.shape[0] != images:
         raise ShapeError(
             f"query: expected shape [{images}, {width}] or [{images}, queries, {width}], got {list(query.shape)}"
         )
+    if allowed is not None:
+        check_allowed(allowed, (images, query.shape[1] if query.dim() == 3 else 1, cache.keys.shape[2]))
 
 
 def blank_padding(regions: Tensor, mask: Tensor | None) -> Tensor:
@@ -120,6 +123,24 @@ def masked_mean(regions: Tensor, mask: Tensor | None) -> Tensor:
         return regions.mean(dim=1)
     weights = mask.to(regions.dtype).unsqueeze(-1)
     return (regions * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def check_values(values: Tensor, keys: Tensor, width: int) -> None:
+    """Refuse values that are not `width` wide or not one per key."""
+    check_regions("values", values, width, None)
+    if values.shape[:2] != keys.shape[:2]:
+        raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
+
+
+def check_allowed(allowed: Tensor, shape: tuple[int, int, int]) -> None:
+    """Refuse a mask of what queries may see that is not boolean `[Q, N]` or `[B, Q, N]`, or lets one see nothing."""
+    if allowed.dtype != torch.bool or tuple(allowed.shape) not in (shape, shape[1:]):
+        raise ShapeError(
+            f"allowed: expected a boolean tensor {list(shape[1:])} or {list(shape)}, "
+            f"got {allowed.dtype} {list(allowed.shape)}"
+        )
+    if not torch.compiler.is_compiling() and not bool(allowed.any(-1).all()):
+        raise ShapeError("allowed: a query may see no region at all; every query needs at least one")
 
 
 def attention_mask(cache_mask: Tensor | None, allowed: Tensor | None) -> Tensor | None:
@@ -161,7 +182,11 @@ class ConventionalAttention(nn.Module):
         """Keys go through `W_k`; values stay as they are: `[B, 1, N, ·]` each."""
         check_regions("keys", keys, self.region_dim, mask)
         keys = blank_padding(keys, mask)
-        values = keys if values is None else blank_padding(values, mask)
+        if values is None:
+            values = keys
+        else:
+            check_values(values, keys, self.region_dim)
+            values = blank_padding(values, mask)
         return Projected(self.W_k(keys).unsqueeze(1), values.unsqueeze(1), mask)
 
     def forward(
@@ -174,7 +199,7 @@ class ConventionalAttention(nn.Module):
         linear: LinearFunction = F.linear,
     ) -> Attended:
         """Attend with `query` `[B, D_q]` or `[B, Q, D_q]`; see `AttentionLayer`."""
-        check_query(query, self.query_dim, cache.keys.shape[0])
+        check_query(query, self.query_dim, cache, allowed)
         queries = query if query.dim() == 3 else query.unsqueeze(1)  # [B, Q, D_q]
         asked = linear(queries, self.W_q.weight, self.W_q.bias)
         hidden = torch.tanh(cache.keys + asked.unsqueeze(2))  # [B, Q, N, hidden]

@@ -73,7 +73,7 @@ class _Product:
         limit = CPU_CHUNK if query.device.type == "cpu" else DEVICE_CHUNK
         per_query = keys.shape[1] * width
         self.queries = max(1, min(queries, limit // per_query))
-        self.groups = max(1, min(groups, limit // (per_query * queries)))
+        self.groups = max(1, min(groups, limit // (per_query * max(1, queries))))
         rows = self.groups * self.queries
         self.index = torch.arange(rows, device=query.device).repeat_interleave(keys.shape[1])
         self.repeated = query.new_empty(rows * keys.shape[1], width)

@@ -6,7 +6,6 @@ build_model("xlan", vocab_size=5000, dim=512)        the same with other numbers
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -15,7 +14,7 @@ from xlan.model.attention import ConventionalAttention
 from xlan.model.captioner import CaptionModel
 from xlan.model.decoder import LSTMDecoder
 from xlan.model.encoder import XLANEncoder
-from xlan.model.spec import Spec, TransformerSpec, XLANSpec, model_spec
+from xlan.model.spec import Spec, TransformerSpec, XLANSpec, model_spec, spec_from_dict, spec_to_dict
 from xlan.model.stack import RegionUpdate, StackLayer, XLinearStack
 from xlan.model.transformer import (
     TransformerDecoder,
@@ -40,7 +39,10 @@ def build_model(name: str | Spec, **overrides: Any) -> CaptionModel:
         name: one of `xlan.model.spec.MODELS`, or a spec.
         overrides: numbers to replace, by the names of the spec's fields (`vocab_size=5000`).
     """
-    spec = model_spec(name, **overrides) if isinstance(name, str) else replace(name, **overrides)
+    if isinstance(name, str):
+        spec = model_spec(name, **overrides)
+    else:
+        spec = spec_from_dict({**spec_to_dict(name), **overrides}, what="spec")
     if isinstance(spec, XLANSpec):
         return _xlan(spec)
     return _xtransformer(spec) if spec.attention == "xlinear" else _transformer(spec)

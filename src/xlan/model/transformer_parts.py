@@ -19,6 +19,7 @@ from xlan.model.attention import (
     blank_padding,
     check_query,
     check_regions,
+    check_values,
     spatial_softmax,
 )
 from xlan.model.dropout import Dropout
@@ -109,7 +110,11 @@ class MultiHeadAttention(nn.Module):
         """Project keys and values `[B, N, D]` (default: the keys) to `[B, H, N, D/H]`."""
         check_regions("keys", keys, self.dim, mask)
         keys = blank_padding(keys, mask)
-        values = keys if values is None else blank_padding(values, mask)
+        if values is None:
+            values = keys
+        else:
+            check_values(values, keys, self.dim)
+            values = blank_padding(values, mask)
         return Projected(self._split(self.W_k(keys)), self._split(self.W_v(values)), mask)
 
     def forward(
@@ -122,7 +127,7 @@ class MultiHeadAttention(nn.Module):
         linear: LinearFunction = F.linear,
     ) -> Attended:
         """Attend with `query` `[B, D]` or `[B, Q, D]`; see `AttentionLayer`."""
-        check_query(query, self.dim, cache.keys.shape[0])
+        check_query(query, self.dim, cache, allowed)
         queries = query if query.dim() == 3 else query.unsqueeze(1)
         q = self._split(linear(queries, self.W_q.weight, self.W_q.bias))  # [B, H, Q, d]
         scores = torch.matmul(q, cache.keys.transpose(2, 3)) / math.sqrt(q.shape[-1])

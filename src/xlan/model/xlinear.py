@@ -34,6 +34,7 @@ from xlan.model.attention import (
     blank_padding,
     check_query,
     check_regions,
+    check_values,
     spatial_softmax,
 )
 from xlan.model.bilinear import bilinear_scores
@@ -98,7 +99,7 @@ class XLinearAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if bilinear_dim % heads:
+        if heads < 1 or bilinear_dim % heads:
             raise ShapeError(f"heads: expected a divisor of bilinear_dim {bilinear_dim}, got {heads}")
         self.query_dim = query_dim
         self.key_dim = key_dim or query_dim
@@ -132,9 +133,7 @@ class XLinearAttention(nn.Module):
         if values is None:
             values = keys
         else:
-            check_regions("values", values, self.value_dim, None)
-            if values.shape[:2] != keys.shape[:2]:
-                raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
+            check_values(values, keys, self.value_dim)
             values = blank_padding(values, mask)
         # Contiguous: asked many times, copied once.
         return Projected(self._split(self.keys(keys)).contiguous(), self._split(self.values(values)).contiguous(), mask)
@@ -157,7 +156,7 @@ class XLinearAttention(nn.Module):
             return_attention: also return the distributions of Eq. 3 and 5.
             linear: applies the projections of the query; a loop over time passes `OverTime()`.
         """
-        check_query(query, self.query_dim, cache.keys.shape[0])
+        check_query(query, self.query_dim, cache, allowed)
         queries = query if query.dim() == 3 else query.unsqueeze(1)
         mask = attention_mask(cache.mask, allowed)  # [B, 1, Q, N] or None
 

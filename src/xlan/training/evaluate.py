@@ -13,6 +13,7 @@ from xlan.data.collate import ImageBatch
 from xlan.decoding.beam import beam_search
 from xlan.errors import DataError
 from xlan.files import read_json, write_json
+from xlan.metrics.coco import plain_id
 from xlan.text.vocab import Vocabulary
 from xlan.training.distributed import World
 from xlan.training.scoring import Scores
@@ -78,11 +79,7 @@ def evaluate_split(
 
 def write_predictions(path: str | os.PathLike[str], captions: Mapping[str, str]) -> None:
     """Write captions in COCO's result format; ids that are numbers are written as numbers, as COCO has them."""
-    rows = [
-        {"image_id": int(image) if image.isascii() and image.isdigit() else image, "caption": caption}
-        for image, caption in captions.items()
-    ]
-    write_json(path, rows, indent=None)
+    write_json(path, [{"image_id": plain_id(image), "caption": text} for image, text in captions.items()], indent=None)
 
 
 def read_predictions(path: str | os.PathLike[str]) -> dict[str, str]:
