@@ -54,8 +54,9 @@ def bilinear_scores(
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, keys, mean, *weights = (tensor.to(dtype) for tensor in tensors)
+    # A mean that is only expanded would make PyTorch take the small products below one after the other.
     scores, pooled = _Scores.apply(  # type: ignore[no-untyped-call]
-        query.flatten(0, 1), keys.flatten(0, 1), mean.flatten(0, 1), *weights, dropout
+        query.flatten(0, 1), keys.flatten(0, 1), mean.flatten(0, 1).contiguous(), *weights, dropout
     )
     return scores.view(batch, heads, *scores.shape[1:]), pooled.view(batch, heads, *pooled.shape[1:])
 
@@ -129,7 +130,7 @@ class _Scores(torch.autograd.Function):
                 hidden = _hidden(rows, weight, bias, lost, buffer)
                 scores[group, some] = torch.mv(hidden, score_weight[0] * scale).view(repeated.shape[:3])
                 queries_regions = hidden.view(-1, shape[2], shape[3])
-                weights = mean[group, some].reshape(-1, 1, shape[2])  # contiguous, or the product is taken row by row
+                weights = mean[group, some].reshape(-1, 1, shape[2])
                 pooled[group, some] = torch.bmm(weights, queries_regions).view(*repeated.shape[:2], -1).mul_(scale)
         ctx.save_for_backward(query, keys, mean, weight, bias, score_weight, dropped)
         ctx.scale = scale
