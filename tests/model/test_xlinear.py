@@ -224,6 +224,25 @@ def test_neither_the_query_key_product_nor_its_hidden_layer_is_materialised(monk
     assert watch.elements < images * heads * queries * regions * hidden < product
 
 
+def test_training_remembers_less_than_the_hidden_layer():
+    """What autograd keeps of a block, dropout's choices included, is less than half of B' in single precision."""
+    images, queries, regions, heads, width, hidden = 2, 60, 50, 4, 96, 48
+    block = XLinearAttention(
+        heads * width, bilinear_dim=heads * width, hidden_dim=hidden, heads=heads, bias=True, dropout=0.1
+    )
+    kept: dict[int, int] = {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    weights = sum(parameter.numel() * 4 for parameter in block.parameters())
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        block(torch.randn(images, queries, heads * width), block.project(torch.randn(images, regions, heads * width)))
+    assert sum(kept.values()) - weights < images * heads * queries * regions * hidden * 4 / 2
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

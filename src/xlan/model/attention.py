@@ -117,19 +117,26 @@ def blank_padding(regions: Tensor, mask: Tensor | None) -> Tensor:
     return regions if mask is None else regions.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
+def keys_and_values(
+    keys: Tensor, values: Tensor | None, mask: Tensor | None, *, key_dim: int, value_dim: int
+) -> tuple[Tensor, Tensor]:
+    """Check what `project` was given and blank what the mask says does not exist; values default to the keys."""
+    check_regions("keys", keys, key_dim, mask)
+    blanked = blank_padding(keys, mask)
+    if values is None:
+        return blanked, blanked
+    check_regions("values", values, value_dim, None)
+    if values.shape[:2] != keys.shape[:2]:
+        raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
+    return blanked, blank_padding(values, mask)
+
+
 def masked_mean(regions: Tensor, mask: Tensor | None) -> Tensor:
     """Mean of `[B, N, D]` over the valid regions: `[B, D]`."""
     if mask is None:
         return regions.mean(dim=1)
     weights = mask.to(regions.dtype).unsqueeze(-1)
     return (regions * weights).sum(dim=1) / weights.sum(dim=1)
-
-
-def check_values(values: Tensor, keys: Tensor, width: int) -> None:
-    """Refuse values that are not `width` wide or not one per key."""
-    check_regions("values", values, width, None)
-    if values.shape[:2] != keys.shape[:2]:
-        raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
 
 
 def check_allowed(allowed: Tensor, shape: tuple[int, int, int]) -> None:
@@ -180,13 +187,7 @@ class ConventionalAttention(nn.Module):
 
     def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
         """Keys go through `W_k`; values stay as they are: `[B, 1, N, ·]` each."""
-        check_regions("keys", keys, self.region_dim, mask)
-        keys = blank_padding(keys, mask)
-        if values is None:
-            values = keys
-        else:
-            check_values(values, keys, self.region_dim)
-            values = blank_padding(values, mask)
+        keys, values = keys_and_values(keys, values, mask, key_dim=self.region_dim, value_dim=self.region_dim)
         return Projected(self.W_k(keys).unsqueeze(1), values.unsqueeze(1), mask)
 
     def forward(

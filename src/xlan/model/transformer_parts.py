@@ -16,10 +16,8 @@ from xlan.model.attention import (
     AttentionLayer,
     Projected,
     attention_mask,
-    blank_padding,
     check_query,
-    check_regions,
-    check_values,
+    keys_and_values,
     spatial_softmax,
 )
 from xlan.model.dropout import Dropout
@@ -108,13 +106,7 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
         """Project keys and values `[B, N, D]` (default: the keys) to `[B, H, N, D/H]`."""
-        check_regions("keys", keys, self.dim, mask)
-        keys = blank_padding(keys, mask)
-        if values is None:
-            values = keys
-        else:
-            check_values(values, keys, self.dim)
-            values = blank_padding(values, mask)
+        keys, values = keys_and_values(keys, values, mask, key_dim=self.dim, value_dim=self.dim)
         return Projected(self._split(self.W_k(keys)), self._split(self.W_v(values)), mask)
 
     def forward(

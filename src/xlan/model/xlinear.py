@@ -31,10 +31,8 @@ from xlan.model.attention import (
     Attended,
     Projected,
     attention_mask,
-    blank_padding,
     check_query,
-    check_regions,
-    check_values,
+    keys_and_values,
     spatial_softmax,
 )
 from xlan.model.bilinear import bilinear_scores
@@ -128,13 +126,7 @@ class XLinearAttention(nn.Module):
 
     def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
         """Project keys `[B, N, D_k]` and values `[B, N, D_v]` (default: the keys), once for any number of queries."""
-        check_regions("keys", keys, self.key_dim, mask)
-        keys = blank_padding(keys, mask)
-        if values is None:
-            values = keys
-        else:
-            check_values(values, keys, self.value_dim)
-            values = blank_padding(values, mask)
+        keys, values = keys_and_values(keys, values, mask, key_dim=self.key_dim, value_dim=self.value_dim)
         # Contiguous: asked many times, copied once.
         return Projected(self._split(self.keys(keys)).contiguous(), self._split(self.values(values)).contiguous(), mask)
 
