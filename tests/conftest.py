@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,3 +99,48 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model = build_model("xlan-tiny", vocab_size=len(words), feature_dim=1280)
     save_pretrained(folder / "model", model, words, vision=folder / "vision.safetensors")
     return folder / "model"
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# A browser under test shows our pages and talks to nobody else; QUIC and the GPU process only cost start-up time.
+BROWSER_FLAGS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A playwright `Browser`: the Chromium of the system, without a window.
+
+    One per test file and not one per session: while it is open, playwright keeps an event loop running in the main
+    thread, and tests that call `asyncio.run` could not follow.
+    """
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'xlan[dev]'")
+    found = os.environ.get("XLAN_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip("no Chromium found: install it (Debian: apt install chromium) or name it in XLAN_CHROMIUM")
+    sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []  # root cannot have one
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=found, args=[*BROWSER_FLAGS, *sandbox])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page_of(browser: Any) -> Iterator[Callable[..., Any]]:
+    """`page_of(color_scheme="dark", width=390)`: a fresh playwright `Page`, closed after the test."""
+    contexts = []
+
+    def open_page(*, color_scheme: str = "light", width: int = 1200, height: int = 900, **options: Any) -> Any:
+        size = {"width": width, "height": height}
+        contexts.append(browser.new_context(color_scheme=color_scheme, viewport=size, **options))
+        return contexts[-1].new_page()
+
+    yield open_page
+    for context in contexts:
+        context.close()
