@@ -117,6 +117,27 @@ def test_attention_is_returned_when_asked_for(captioner: Captioner) -> None:
         assert (word.channel <= 1).all()
 
 
+def test_runners_up_are_other_words_from_likely_to_less_likely(captioner: Captioner) -> None:
+    caption = captioner.caption(noise(1), CaptionOptions(beams=1, runners_up=4))
+    for word in caption.words:
+        others = [text for text, _ in word.runners_up]
+        probabilities = [probability for _, probability in word.runners_up]
+        assert len(set(others)) == 4
+        assert word.text not in others
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert word.probability + sum(probabilities) <= 1 + 1e-5
+    assert not set(captioner.vocabulary.words[:4]) & {text for word in caption.words for text, _ in word.runners_up}
+
+
+def test_runners_up_change_nothing_else(captioner: Captioner) -> None:
+    plain = captioner.caption(noise(1))
+    assert all(not word.runners_up for word in plain.words)
+    asked = captioner.caption(noise(1), CaptionOptions(runners_up=10_000))
+    assert same(plain, asked)
+    most = len(captioner.vocabulary.words) - 5
+    assert {len(word.runners_up) for word in asked.words} == {most}
+
+
 def test_padding_changes_nothing(captioner: Captioner) -> None:
     assert captioner.extractor is not None
     one, two = captioner.extractor.extract([captioner.prepare(noise(i)) for i in (3, 4)])
@@ -146,9 +167,9 @@ def test_words_that_cannot_appear_are_refused(captioner: Captioner, must: str, m
         captioner.check(CaptionOptions(must=(must,)))
 
 
-@pytest.mark.parametrize("options", [{"beams": 0}, {"samples": -1}])
+@pytest.mark.parametrize("options", [{"beams": 0}, {"samples": -1}, {"runners_up": -1}])
 def test_impossible_numbers_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(DecodingError, match="expected at least 1 beam and 0 samples, got"):
+    with pytest.raises(DecodingError, match="expected .* got"):
         CaptionOptions(**options)
 
 

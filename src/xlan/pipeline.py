@@ -32,6 +32,7 @@ from xlan.decoding import (
     Require,
     Rule,
     SuppressUnknown,
+    alternatives,
     beam_search,
     sample,
 )
@@ -64,6 +65,7 @@ class CaptionOptions:
         rule: what happens to finished beams (see `xlan.decoding.beam`).
         max_length: most words, the end included.
         attention: also return where the model looked for each word.
+        runners_up: also return this many other words for each word of the first caption.
     """
 
     beams: int = 3
@@ -75,10 +77,13 @@ class CaptionOptions:
     rule: Rule = "released"
     max_length: int = 20
     attention: bool = False
+    runners_up: int = 0
 
     def __post_init__(self) -> None:
         if self.beams < 1 or self.samples < 0:
             raise DecodingError(f"expected at least 1 beam and 0 samples, got {self.beams} and {self.samples}")
+        if self.runners_up < 0:
+            raise DecodingError(f"expected 0 or more runners-up, got {self.runners_up}")
 
 
 DEFAULT_OPTIONS = CaptionOptions()
@@ -213,7 +218,11 @@ class Captioner:
         with torch.inference_mode():
             encoded = self.model.encode(features.to(device), mask.to(device))
             found = self._decode(encoded, options)
-        return [self._caption(beams, image) for beams, image in zip(found.hypotheses(), regions, strict=True)]
+            runners_up = self._runners_up(encoded, found, options.runners_up)
+        return [
+            self._caption(beams, image, others)
+            for beams, image, others in zip(found.hypotheses(), regions, runners_up, strict=True)
+        ]
 
     def _decode(self, encoded: Encoded, options: CaptionOptions) -> DecodingResult:
         special = self.vocabulary.special
@@ -266,8 +275,32 @@ class Captioner:
             raise DecodingError(f"must: expected a word, or words separated by |, got {wanted!r}")
         return [self.vocabulary.encode(part) for part in alternatives]
 
-    def _caption(self, beams: list[Hypothesis], regions: Regions) -> Caption:
+    def _runners_up(
+        self, encoded: Encoded, found: DecodingResult, count: int
+    ) -> list[list[tuple[tuple[str, float], ...]]]:
+        """Per image, per place of its first caption: other words and their probabilities."""
+        if not count:
+            return [[] for _ in range(len(encoded))]
+        special = self.vocabulary.special
+        without = {special.pad, special.bos, special.eos, special.unk}
+        count = min(count, self.model.vocab_size - len(without) - 1)
+        first = found.ids[:, 0]
+        ids, log_probs = alternatives(self.model, encoded, special, first, count=count, without=without)
+        return [
+            [
+                tuple((self.vocabulary.words[i], math.exp(p)) for i, p in zip(*place, strict=True))
+                for place in zip(*image, strict=True)
+            ]
+            for image in zip(ids.tolist(), log_probs.tolist(), strict=True)
+        ]
+
+    def _caption(
+        self, beams: list[Hypothesis], regions: Regions, runners_up: list[tuple[tuple[str, float], ...]]
+    ) -> Caption:
         first, *others = [self._one(beam) for beam in beams]
+        if runners_up:
+            pairs = zip(first.words, runners_up, strict=False)  # the end has alternatives too, but is no word
+            first = replace(first, words=tuple(replace(word, runners_up=places) for word, places in pairs))
         boxes = None if beams[0].spatial is None else regions.boxes
         return replace(first, others=tuple(others), boxes=boxes)
 

@@ -72,12 +72,14 @@ class Word:
         probability: how likely the model found it at its place, 0 to 1.
         spatial: `[N]` attention over the regions while it was chosen (sums to 1); None unless asked for.
         channel: `[C]` channel gate, 0 to 1; None unless asked for, or where the model has none.
+        runners_up: the likeliest other words at its place with their probabilities, best first; empty unless asked for.
     """
 
     text: str
     probability: float
     spatial: npt.NDArray[np.float32] | None = None
     channel: npt.NDArray[np.float32] | None = None
+    runners_up: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Log-probabilities → sentences: greedy, sampling, beam and diverse beam search over any model that can be stepped."""
 
+from xlan.decoding.alternatives import alternatives
 from xlan.decoding.beam import beam_search, diverse_beam_search
 from xlan.decoding.beam_reference import beam_reference
 from xlan.decoding.controls import (
@@ -37,6 +38,7 @@ __all__ = [
     "State",
     "Stepper",
     "SuppressUnknown",
+    "alternatives",
     "beam_reference",
     "beam_search",
     "diverse_beam_search",
