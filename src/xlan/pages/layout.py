@@ -13,17 +13,22 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--paper:#fff;--card:#f5f6f8;--line:#dfe3e8;--mark:#0b62c4;
---warn:#fff1d6;--warn-ink:#5c3b00}
+--best:#b3420a;--warn:#fff1d6;--warn-ink:#5c3b00;--heat:#ff4d00}
 @media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#a5adb6;--paper:#14171a;--card:#1e2226;--line:#353b42;
---mark:#6cb2ff;--warn:#3a2c12;--warn-ink:#ffdf9e}}
+--mark:#6cb2ff;--best:#ffa25e;--warn:#3a2c12;--warn-ink:#ffdf9e}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
-h1{font-size:1.6rem;margin:0 0 4px}
+h1{font-size:1.6rem;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:32px 0 12px;overflow-wrap:anywhere}h3{font-size:.95rem;margin:0 0 6px}
 p{margin:0 0 12px}.soft{color:var(--soft)}
+a{color:var(--mark)}:focus-visible{outline:3px solid var(--mark);outline-offset:2px}
 .warn{background:var(--warn);color:var(--warn-ink);border-radius:8px;padding:12px 16px;margin:16px 0;font-weight:600}
+.warn h2{margin:0 0 8px}.warn ul{font-weight:400}
+
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:16px;margin:24px 0 0}
-figure{background:var(--card);border:1px solid var(--line);border-radius:8px;margin:0;overflow:hidden}
+figure,article,.tile,.word{background:var(--card);border:1px solid var(--line);border-radius:8px;margin:0}
+figure,.word{overflow:hidden}
 figure img{display:block;width:100%;height:220px;object-fit:contain;background:var(--line)}
 figcaption{padding:12px 14px;overflow-wrap:anywhere}
 .said{font-size:1.1rem;margin:0 0 8px}
@@ -31,6 +36,49 @@ figcaption{padding:12px 14px;overflow-wrap:anywhere}
 .meter i{display:block;height:100%;border-radius:3px;background:var(--mark)}
 .facts{color:var(--soft);font-size:.85rem;margin:0;font-variant-numeric:tabular-nums}
 details{color:var(--soft);font-size:.85rem;margin-top:8px}summary{cursor:pointer}ol{margin:6px 0 0;padding-left:20px}
+
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:12px;margin:16px 0 0}
+.tile,article{padding:12px 14px}
+.tile dt{color:var(--soft);font-size:.8rem}.tile dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
+.tile small{display:block;color:var(--soft);font-size:.75rem}
+.columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
+.plain,article ol,article ul{list-style:none;margin:0;padding:0}article li{margin:2px 0;overflow-wrap:anywhere}
+.tag{color:var(--soft);font-size:.78rem;margin-right:6px}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
+th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+thead th{color:var(--soft)}.best td,.best th{font-weight:600;color:var(--best)}
+pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;margin:0;overflow:auto;
+max-height:460px;font-size:.8rem}
+
+.chart figcaption{font-size:.85rem;display:flex;justify-content:space-between;padding:12px 14px 0}
+.chart svg{width:100%;height:auto;display:block;padding:0 14px 12px}
+.curve{fill:none;stroke:var(--mark);stroke-width:1.8;stroke-linejoin:round}.dot{fill:var(--mark)}
+.mark{fill:none;stroke:var(--best);stroke-width:2}
+.grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--soft);font-size:10.5px;font-family:system-ui,sans-serif}
+
+.store{position:absolute;width:0;height:0}
+.shot{display:block;width:100%;max-height:340px;background:var(--line)}
+.word use{filter:grayscale(1)}
+.heat{fill:var(--heat);shape-rendering:crispEdges;print-color-adjust:exact}
+.edge,.edge-in{fill:none;vector-effect:non-scaling-stroke;stroke:#000;stroke-width:5px}
+.edge-in{stroke:#fff;stroke-width:2px}
+.hero{display:grid;grid-template-columns:minmax(0,2fr) minmax(0,3fr);gap:24px;align-items:start;margin:16px 0 0}
+.hero .shot{border-radius:8px;max-height:420px;background:none}
+.hero .said,.account>.said{font-size:1.5rem;line-height:1.3;overflow-wrap:anywhere}
+.sides{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:24px;margin-top:8px}
+.words{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,225px),1fr));gap:16px;margin:16px 0 0;
+padding:0;list-style:none}.words+h3{margin-top:24px}
+.word>div{padding:10px 14px 14px}
+.word h3{display:flex;justify-content:space-between;gap:8px;font-size:1.1rem;margin:0 0 6px;overflow-wrap:anywhere}
+.word h3 span{font-variant-numeric:tabular-nums;white-space:nowrap}
+.word dl{margin:10px 0 0;font-size:.85rem}.word dt{color:var(--soft)}
+.word dd{margin:0 0 6px;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}.word dd:last-child{margin:0}
+.strip{display:block;width:100%;height:26px;background:var(--line);border-radius:3px;fill:var(--mark);margin:3px 0}
+.key{display:inline-block;width:64px;height:.8em;border-radius:3px;margin:0 4px;vertical-align:-1px;
+background:linear-gradient(90deg,transparent,var(--heat));border:1px solid var(--line);print-color-adjust:exact}
+@media(max-width:760px){.hero,.sides{grid-template-columns:minmax(0,1fr)}.hero{gap:16px}}
+@media print{:root{color-scheme:light}main{max-width:none;padding:0}figure,article,.word{break-inside:avoid}
+.meter,.meter i,.strip{print-color-adjust:exact}}
 """
 
 

@@ -1,0 +1,199 @@
+"""A picture explained: for every word where the model looked, how sure it was, and what it nearly said instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from xlan.pages.heat import Floats, heat_svg, place_in_words, strongest, weight_on_whole
+from xlan.pages.layout import page, text, thumbnail
+from xlan.types import Caption, Word
+
+SIDE = 720  # pixels of the picture in the page
+STRIP_BARS = 64
+SHUT, OPEN = 0.1, 0.9
+MINUS, NO_BREAK = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
+
+
+@dataclass(frozen=True)
+class Account:
+    """What one model says of a picture.
+
+    Attributes:
+        model: whose words these are.
+        caption: the words, with attention where it is known.
+        drawn: whether the further captions were drawn at random rather than found by a search.
+    """
+
+    model: str
+    caption: Caption
+    drawn: bool = False
+
+
+def explanation_page(image: Image.Image, name: str, accounts: Sequence[Account], *, warning: str = "") -> str:
+    """An HTML document that needs nothing else.
+
+    Args:
+        image: the picture, upright; it is made smaller and embedded once.
+        name: what it is called.
+        accounts: one model's words, or several models' beside each other.
+        warning: stands out above all.
+    """
+    small = image.convert("RGB")
+    small.thumbnail((SIDE, SIDE))
+    photo = _Photo(*small.size)
+    head = [
+        '<svg class="store" aria-hidden="true"><defs>'
+        f'<image id="photo" width="{photo.width}" height="{photo.height}" href="{thumbnail(small, side=SIDE)}"/>'
+        "</defs></svg>",
+        f'<h1 dir="auto">{text(name)}</h1>',
+        _introduction(accounts),
+    ]
+    if warning:
+        head.append(f'<p class="warn" role="note">{text(warning)}</p>')
+    body = _alone(photo, accounts[0]) if len(accounts) == 1 else _beside(photo, accounts)
+    return page(f"{name} – explained", "\n".join([*head, *body]))
+
+
+@dataclass(frozen=True)
+class _Photo:
+    """Draws the one embedded picture, as often as it is wanted."""
+
+    width: int
+    height: int
+
+    def svg(self, label: str, over: str = "") -> str:
+        return (
+            f'<svg class="shot" viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{text(label)}">'
+            f'<use href="#photo"/>{over}</svg>'
+        )
+
+
+def _introduction(accounts: Sequence[Account]) -> str:
+    models = " and ".join(account.model for account in accounts)
+    who = "it" if len(accounts) == 1 else "each"
+    return f'<p class="soft">What {text(models)} said of this picture, and where {who} looked, word by word.</p>'
+
+
+def _alone(photo: _Photo, account: Account) -> list[str]:
+    picture = photo.svg(f"the picture, described as: {account.caption.text or 'nothing'}")
+    return [
+        f'<div class="hero">{picture}<div>{_sentence(account.caption)}{_others(account, level=2)}</div></div>',
+        "<section><h2>Word by word</h2>",
+        _key(account.caption),
+        _words(photo, account.caption),
+        "</section>",
+    ]
+
+
+def _beside(photo: _Photo, accounts: Sequence[Account]) -> list[str]:
+    sides = [
+        f'<section class="account"><h2 dir="auto">{text(account.model)}</h2>{_sentence(account.caption)}'
+        f"{_words(photo, account.caption)}{_others(account, level=3)}</section>"
+        for account in accounts
+    ]
+    return [
+        f'<div class="hero">{photo.svg("the picture itself")}<div>{_key(accounts[0].caption)}</div></div>',
+        '<div class="sides">',
+        *sides,
+        "</div>",
+    ]
+
+
+def _sentence(caption: Caption) -> str:
+    said = text(caption.text or "(nothing)")
+    return (
+        f'<p class="said" dir="auto">{said}</p>{_meter(caption.confidence, "confidence")}'
+        f'<p class="facts">confidence {caption.confidence:.2f}, the geometric mean of the probabilities of its words '
+        f"and its end; log-probability {f'{caption.score:.2f}'.replace('-', MINUS)}</p>"
+    )
+
+
+def _key(caption: Caption) -> str:
+    if not any(word.spatial is not None for word in caption.words):
+        return '<p class="facts">Where the model looked was not recorded.</p>'
+    return (
+        '<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is relative to the '
+        "place a word weighed most, which is outlined. The percentage beside a word is its probability.</p>"
+    )
+
+
+def _words(photo: _Photo, caption: Caption) -> str:
+    if not caption.words:
+        return "<p>There are no words to explain.</p>"
+    cards = "\n".join(_card(photo, word, caption.boxes) for word in caption.words)
+    return f'<ol class="words" role="list">\n{cards}\n</ol>'
+
+
+def _card(photo: _Photo, word: Word, boxes: Floats | None) -> str:
+    traits: list[tuple[str, str]] = []
+    if word.runners_up:
+        others = ", ".join(f"{text(other)}{NO_BREAK}{percent(probability)}" for other, probability in word.runners_up)
+        traits.append(("runners-up", f'<bdi dir="auto">{others}</bdi>'))
+    picture = ""
+    if word.spatial is not None and boxes is not None:
+        looked = where_it_looked(word.spatial, boxes)
+        picture = photo.svg(f"“{word.text}”: {looked}", heat_svg(word.spatial, boxes))
+        traits.append(("looked at", text(looked)))
+    if word.channel is not None and word.channel.size:
+        traits.append(("channel gate", _strip(word.channel) + text(gate_in_words(word.channel))))
+    listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in traits)
+    return (
+        f'<li class="word">{picture}<div>'
+        f"<h3><bdi>{text(word.text)}</bdi> <span>{percent(word.probability)}</span></h3>"
+        f"{_meter(word.probability, 'probability')}{f'<dl>{listed}</dl>' if listed else ''}</div></li>"
+    )
+
+
+def where_it_looked(spatial: Floats, boxes: Floats) -> str:
+    """Attention in words: "most at the top left (9 %), 31 % on the picture as a whole"."""
+    parts = []
+    top = strongest(spatial, boxes)
+    if top is not None:
+        place = place_in_words(boxes[top])
+        parts.append(f"most {'in' if place == 'centre' else 'at'} the {place} ({percent(float(spatial[top]))})")
+    whole = weight_on_whole(spatial, boxes)
+    if whole > 0:
+        parts.append(f"{percent(whole)} on the picture as a whole")
+    return ", ".join(parts) or "nowhere in particular"
+
+
+def gate_in_words(channel: Floats) -> str:
+    """The channel gate in words: its mean, and how many gates are nearly shut or open."""
+    shut, wide = float((channel < SHUT).mean()), float((channel > OPEN).mean())
+    return f"{channel.mean():.2f} on average; {percent(shut)} nearly shut, {percent(wide)} wide open"
+
+
+def _strip(channel: Floats) -> str:
+    """Means of neighbouring gates as bars, 0 to 1 high; what they amount to is told beside them."""
+    means = [float(part.mean()) for part in np.array_split(channel, min(STRIP_BARS, channel.size))]
+    bars = "".join(f'<rect x="{i}" y="{1 - mean:.3f}" width="1" height="{mean:.3f}"/>' for i, mean in enumerate(means))
+    box = f'viewBox="0 0 {len(means)} 1" preserveAspectRatio="none"'
+    return f'<svg class="strip" {box} aria-hidden="true">{bars}</svg>'
+
+
+def _others(account: Account, *, level: int) -> str:
+    if not account.caption.others:
+        return ""
+    items = "".join(
+        f'<li dir="auto">{text(other.text or "(nothing)")} <span class="soft">{other.confidence:.2f}</span></li>'
+        for other in account.caption.others
+    )
+    title = "Also drawn" if account.drawn else "Other sentences it kept"
+    return f"<h{level}>{title}</h{level}><ol>{items}</ol>"
+
+
+def _meter(value: float, name: str) -> str:
+    share = round(100 * min(1.0, max(0.0, value)))
+    label = f"{name} {percent(value)}"
+    return f'<div class="meter" role="img" aria-label="{label}"><i style="width:{share}%"></i></div>'
+
+
+def percent(share: float) -> str:
+    """A share of 1 as people say it; what is not nothing is never "0 %", what is not all never "100 %"."""
+    if 0 < share < 0.01:
+        return f"under{NO_BREAK}1{NO_BREAK}%"
+    return f"{99 if 0.99 < share < 1 else round(100 * share)}{NO_BREAK}%"
