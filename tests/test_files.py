@@ -38,7 +38,7 @@ def test_half_a_surrogate_pair_survives_a_json_file(tmp_path: Path) -> None:
         (b"", "not valid JSON: Expecting value at line 1, column 1"),
         (b"[" * 100_000, "JSON is nested too deeply"),
         (b"1" * 5_000, "not usable as JSON: Exceeds the limit (4300"),
-        (b"[" + b" " * 6_000 + b"]", "more than the limit of 6,000 bytes for a JSON file"),
+        (b"[" + b" " * 6_000 + b"]", "more than the limit of 6,000 bytes for such a file"),
     ],
 )
 def test_json_that_cannot_be_used_says_why(tmp_path: Path, content: bytes, message: str) -> None:

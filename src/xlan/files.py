@@ -70,6 +70,28 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
+def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> str:
+    """Read a text file written by anybody: UTF-8, size-limited.
+
+    Raises:
+        DataError: the file is missing, unreadable, larger than `max_bytes` or not UTF-8.
+    """
+    source = Path(path)
+    try:
+        with source.open("rb") as file:  # a pipe or a device has no size to ask for
+            content = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise DataError(f"{source}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
+    if len(content) > max_bytes:
+        raise DataError(f"{source}: more than the limit of {max_bytes:,} bytes for such a file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source}: not UTF-8 text (byte {error.start})") from None
+
+
 def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """Read a JSON file written by anybody: size-limited, with errors that name the file and the place.
 
@@ -77,18 +99,9 @@ def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) 
         DataError: the file is missing, unreadable, larger than `max_bytes`, not UTF-8 or not JSON.
     """
     source = Path(path)
+    content = read_text(source, max_bytes=max_bytes)
     try:
-        with source.open("rb") as file:  # a pipe or a device has no size to ask for
-            content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise DataError(f"{source}: more than the limit of {max_bytes:,} bytes for a JSON file")
-        return json.loads(content.decode("utf-8-sig"))
-    except FileNotFoundError:
-        raise DataError(f"{source}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{source}: not UTF-8 text (byte {error.start})") from None
+        return json.loads(content)
     except json.JSONDecodeError as error:
         raise DataError(f"{source}: not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except ValueError as error:  # a number with thousands of digits

@@ -24,6 +24,7 @@ from xlan.cli import (
     features,
     import_checkpoint,
     metrics,
+    pack,
     predict,
     report,
     submit,
@@ -61,6 +62,7 @@ app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("evaluate")(evaluate.evaluate)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
+app.command("pack")(pack.pack)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("submit")(submit.submit)

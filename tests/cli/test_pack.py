@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from xlan.cli.main import app
+from xlan.model.build import build_model
+from xlan.pipeline import Captioner
+from xlan.pretrained import from_pretrained, save_pretrained
+
+
+@pytest.fixture
+def trained(model_directory: Path, tmp_path: Path) -> Path:
+    """The model without its vision, as training leaves it."""
+    loaded = from_pretrained(model_directory)
+    save_pretrained(tmp_path / "trained", loaded.model, loaded.vocabulary, card="# of the run\n")
+    return tmp_path / "trained"
+
+
+def pack(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["pack", *map(str, arguments)])
+    return result.exit_code, f"{result.output}{result.exception or ''}"
+
+
+def test_what_it_writes_captions_pictures_as_before(trained: Path, model_directory: Path, tmp_path: Path) -> None:
+    status, _ = pack(trained, "--vision", model_directory / "vision.safetensors", "--full", "-o", tmp_path / "whole")
+    assert status == 0
+    image = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+    ours = Captioner.from_pretrained(tmp_path / "whole").caption(image)
+    assert ours == Captioner.from_pretrained(model_directory).caption(image)
+    assert (tmp_path / "whole" / "README.md").read_text() == "# of the run\n"
+
+
+def test_half_precision_halves_the_weights(trained: Path, model_directory: Path, tmp_path: Path) -> None:
+    status, said = pack(trained, "--vision", model_directory / "vision.safetensors", "-o", tmp_path / "whole")
+    assert status == 0
+    assert f"xlan caption --model {tmp_path / 'whole'}" in said.replace("\n", "")
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (trained, tmp_path / "whole")]
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_a_card_of_ones_own(trained: Path, model_directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "card.md").write_text("# mine\n")
+    vision = model_directory / "vision.safetensors"
+    pack(trained, "--vision", vision, "--card", tmp_path / "card.md", "-o", tmp_path / "whole")
+    assert (tmp_path / "whole" / "README.md").read_text() == "# mine\n"
+
+
+def test_a_model_that_is_there_is_replaced_only_when_told(trained: Path, model_directory: Path, tmp_path: Path) -> None:
+    arguments = [trained, "--vision", model_directory / "vision.safetensors", "-o", tmp_path / "whole"]
+    assert pack(*arguments)[0] == 0
+    status, said = pack(*arguments)
+    assert status == 1
+    assert "already there; use --force" in said
+    assert pack(*arguments, "--force")[0] == 0
+
+
+def test_vision_of_another_width_is_refused(model_directory: Path, tmp_path: Path) -> None:
+    loaded = from_pretrained(model_directory)
+    narrow = build_model("xlan-tiny", vocab_size=len(loaded.vocabulary), feature_dim=32)
+    save_pretrained(tmp_path / "narrow", narrow, loaded.vocabulary)
+    status, said = pack(
+        tmp_path / "narrow", "--vision", model_directory / "vision.safetensors", "-o", tmp_path / "whole"
+    )
+    assert status == 1
+    assert "makes features 1280 wide" in said
+    assert "was trained on 32" in said
+    assert not (tmp_path / "whole").exists()
