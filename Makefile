@@ -22,6 +22,13 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,onnx,demo,dev]'
 	@touch $@ $(VENV)/.installed
 
+# Tests of pages open them in Chromium. Where we may, it is installed; elsewhere those tests skip and say what to install.
+$(VENV)/.browser: | $(BIN)/python
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null || true
+	@touch $@
+
 caption: $(VENV)/.installed
 	$(BIN)/python examples/caption_demo.py $(if $(IMAGE),'$(subst ','\'',$(IMAGE))')
 
@@ -29,7 +36,7 @@ caption: $(VENV)/.installed
 smoke: $(VENV)/.installed-dev
 	XLAN=$(BIN)/xlan bash runs/smoke.sh
 
-test: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev $(VENV)/.browser
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.installed-dev
