@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "ahead": set(),
     "pages": set(),
     "pipeline": {"vision", "text", "model", "decoding", "pretrained", "ahead"},
-    "serving": {"pipeline", "config"},
+    "serving": {"pipeline", "pages", "vision", "config"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
 CONFIG_READERS = {"training/run.py", "pipeline.py", "serving/app.py"}

@@ -27,6 +27,7 @@ from xlan.cli import (
     pack,
     predict,
     report,
+    serve,
     submit,
     train,
 )
@@ -65,6 +66,7 @@ app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 app.command("pack")(pack.pack)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("submit")(submit.submit)
 app.command("train")(train.train)
 app.add_typer(data.app, name="data")

@@ -169,10 +169,18 @@ def _decode(data: bytes, name: str, limits: ImageLimits, min_side: int | None) -
     return _finish(image, name, limits, min_side=min_side)
 
 
-def _decoder_of(data: bytes, name: str) -> type[Any]:
-    for kind, (decoder, starts) in FORMATS.items():
+def picture_kind(data: bytes) -> str | None:
+    """The name in `FORMATS` that the first bytes of a file speak for; None for what is no picture of a known format."""
+    for kind, (_, starts) in FORMATS.items():
         if data.startswith(starts) and (kind != "WebP" or data[8:12] == b"WEBP"):
-            return decoder
+            return kind
+    return None
+
+
+def _decoder_of(data: bytes, name: str) -> type[Any]:
+    kind = picture_kind(data)
+    if kind is not None:
+        return FORMATS[kind][0]
     start = data[:64].lstrip().lower()
     for magic, what in _STRANGERS:
         if start.startswith(magic.lower()):

@@ -1,0 +1,137 @@
+"""`xlan serve`: captions over HTTP, and a page to try it."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xlan.cli.threads import leave_a_core
+from xlan.errors import ConfigError, MissingExtraError
+
+TOKEN_VARIABLE = "XLAN_TOKEN"
+MIN_TOKEN = 16
+
+
+def serve(
+    model: Annotated[
+        Path | None, typer.Option(help="Model directory; without it, the model that comes with xlan.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default is for this machine alone.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help=f"File with the bearer token that clients must send; or set {TOKEN_VARIABLE}."),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="A name clients call this server by (Host header); may be repeated."),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Most pictures per call of the model.", min=1, max=1024)] = 16,
+    max_wait_ms: Annotated[
+        float, typer.Option(help="Milliseconds a picture waits for company while the model is free.", min=0, max=10_000)
+    ] = 5.0,
+    queue: Annotated[int, typer.Option(help="Most requests that wait; further ones get 503.", min=1)] = 64,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds until a request is given up (504).", min=0.1, max=3600)
+    ] = 30.0,
+    max_bytes: Annotated[int, typer.Option(help="Largest picture in bytes.", min=1)] = 20 << 20,
+    max_pixels: Annotated[int, typer.Option(help="Most pixels a picture may have.", min=1)] = 50_000_000,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No line on standard error for every request.")] = False,
+) -> None:
+    """Answer requests for captions over HTTP, with a page to drop photos on.
+
+    Prints its address when it is ready. Ctrl-C or SIGTERM: finishes what it has accepted, then ends.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("xlan serve", "serve") from None
+    from xlan.pipeline import SHIPPED, Captioner
+    from xlan.serving import server
+    from xlan.serving.settings import ServeSettings
+    from xlan.vision.image import ImageLimits
+
+    token = _token(token_file)
+    directory = SHIPPED if model is None else model
+    settings = ServeSettings(
+        model_name=directory.resolve().name,
+        card=_card(directory),
+        token=token,
+        hosts=_hosts(host, name or []),
+        max_batch=max_batch,
+        max_wait=max_wait_ms / 1000,
+        queue=queue,
+        timeout=timeout,
+        limits=ImageLimits(max_bytes, max_pixels),
+    )
+    _log_to_standard_error(quiet)
+    # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who runs a server.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    leave_a_core()
+    listener = server.listen(host, port)  # before the model is loaded: a taken port is known at once
+    captioner = Captioner.from_pretrained(model)
+    if token is None and not _is_loopback(host):
+        typer.echo(f"warning: {host} can be reached by others and no token is set; see --token-file", err=True)
+    bound = listener.getsockname()
+    shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+    address = f"http://{shown}:{bound[1]}"
+    server.serve(captioner, settings, listener, lambda: typer.echo(f"xlan listens on {address}"))
+
+
+def _token(file: Path | None) -> str | None:
+    """The token of a file or of the environment: never of the command line, which every user of a machine can read."""
+    if file is None:
+        token = os.environ.get(TOKEN_VARIABLE)
+        what = TOKEN_VARIABLE
+        if token is None:
+            return None
+    else:
+        what = str(file)
+        with file.open("rb") as opened:
+            token = opened.read(4096).decode("utf-8", "replace")
+    token = token.strip()
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"{what}: expected a token of {MIN_TOKEN} or more ASCII characters without spaces")
+    return token
+
+
+def _card(directory: Path) -> str:
+    """The model card, where there is one."""
+    try:
+        with (directory / "README.md").open("rb") as file:
+            return file.read(64 << 10).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _hosts(host: str, names: list[str]) -> frozenset[str] | None:
+    """What the Host header may say: on loopback only names of loopback, so that no other site's name leads here."""
+    given = {name.lower() for name in names}
+    if _is_loopback(host):
+        return frozenset({"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host.lower(), *given})
+    return frozenset(given) or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _log_to_standard_error(quiet: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for logger, level in (("xlan", logging.INFO), ("uvicorn", logging.WARNING), ("asyncio", logging.WARNING)):
+        logging.getLogger(logger).addHandler(handler)
+        logging.getLogger(logger).setLevel(logging.WARNING if quiet else level)

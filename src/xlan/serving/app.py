@@ -1,0 +1,154 @@
+"""The addresses of the server.
+
+POST /v1/captions   a picture in, a sentence out      GET /            the page
+GET  /v1/model      which model, which limits         GET /static/…    its script and style
+GET  /v1/health     ok, or stopping                   GET /docs        this list, readable
+GET  /metrics       for Prometheus                    GET /openapi.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException
+
+from xlan import __version__
+from xlan.pages.layout import STYLE
+from xlan.pipeline import Captioner
+from xlan.serving.guard import Guard
+from xlan.serving.monitor import CONTENT_TYPE
+from xlan.serving.openapi import CAPTION_BODY, docs_page, openapi_document, problems
+from xlan.serving.problems import Problem, from_status
+from xlan.serving.schemas import CaptionAnswer, Health, ModelAnswer
+from xlan.serving.service import Service
+from xlan.serving.settings import ServeSettings
+
+STATIC = Path(__file__).parent / "static"
+STATIC_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+PROTECTED = frozenset({"/v1/captions", "/v1/model", "/metrics"})
+PAGES = frozenset({"/", "/docs", "/openapi.json", "/v1/health", "/static/app.js", "/static/app.css"})
+
+
+def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> FastAPI:
+    """The whole application around a model; `app.state.service` is what answers.
+
+    Raises:
+        ModelError: the model does not caption pictures.
+    """
+    settings = settings or ServeSettings()
+    service = Service(captioner, settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastAPI's signature
+        yield
+        service.batcher.close()
+
+    app = FastAPI(
+        title="xlan",
+        version=__version__,
+        description="Says what is in pictures. Pictures stay in memory and are forgotten with the answer.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    app.add_exception_handler(HTTPException, _router_problem)
+    _add_api(app, service)
+    _add_pages(app)
+    document = openapi_document(app, token=settings.token is not None)
+    app.openapi = lambda: document  # type: ignore[method-assign]
+    app.add_middleware(
+        Guard,
+        monitor=service.monitor,
+        token=settings.token,
+        protected=PROTECTED,
+        routes=PROTECTED | PAGES,
+        hosts=settings.hosts,
+    )
+    return app
+
+
+def _add_api(app: FastAPI, service: Service) -> None:
+    # Answers are made ready here: FastAPI would check thousands of our own numbers before it sends them.
+    @app.post(
+        "/v1/captions",
+        operation_id="caption",
+        summary="Say what is in a picture",
+        response_model=CaptionAnswer,
+        responses=problems(400, 401, 403, 408, 413, 415, 421, 422, 500, 503, 504),
+        openapi_extra={"requestBody": CAPTION_BODY},
+    )
+    async def caption(request: Request) -> Any:
+        return Response(await service.caption(request), media_type="application/json")
+
+    @app.get(
+        "/v1/model",
+        operation_id="model",
+        summary="Which model answers, and what it refuses",
+        response_model=ModelAnswer,
+        responses=problems(401, 403, 421, 500),
+    )
+    async def model() -> Any:
+        return JSONResponse(service.describe())
+
+    @app.get(
+        "/v1/health",
+        operation_id="health",
+        summary="Whether requests are accepted",
+        response_model=Health,
+        responses=problems(403, 421, 500),
+    )
+    async def health() -> Any:
+        return JSONResponse({"status": "stopping" if service.stopping else "ok"})
+
+    @app.get(
+        "/metrics",
+        operation_id="metrics",
+        summary="Counters for Prometheus",
+        response_class=PlainTextResponse,
+        responses=problems(401, 403, 421, 500),
+    )
+    async def metrics() -> Any:
+        return Response(service.monitor.text(), media_type=CONTENT_TYPE)
+
+
+def _add_pages(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return _static("index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(app.openapi()))
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        return _static(name)
+
+
+def _static(name: str) -> Response:
+    """A file of the page, by its exact name: no path is built from what a client sent."""
+    files = {path.name: path for path in STATIC.iterdir() if path.suffix in STATIC_TYPES}
+    if name not in files:
+        raise from_status(404)
+    content = files[name].read_bytes()
+    if name == "app.css":  # one design for all our pages, then what only this one has
+        content = STYLE.encode("utf-8") + content
+    headers = {"Cache-Control": "no-cache"}
+    return Response(content, headers=headers, media_type=STATIC_TYPES[files[name].suffix])
+
+
+async def _router_problem(request: Request, error: Exception) -> Response:  # noqa: ARG001 - Starlette's signature
+    if isinstance(error, HTTPException):
+        return from_status(error.status_code, error.headers).response()
+    raise Problem("failure", "unexpected") from error

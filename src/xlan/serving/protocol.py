@@ -1,0 +1,111 @@
+"""Connections that cost too much are closed: uvicorn's HTTP/1.1 protocol with the clocks it lacks.
+
+    waiting for a header   from the first moment, or the first byte after an idle time    `header_timeout`
+    sending on after the answer   the rest of a body that was refused                     `stall_timeout`
+    not taking the answer                                                                 `stall_timeout`
+    too many connections   the one that has waited longest for a header gives way
+
+How long a body may take is a matter of the application (`uploads.read_body`), which can still answer; idle connections
+are uvicorn's own matter (`timeout_keep_alive`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+# Longest request line and headers together.
+MAX_HEADER_BYTES = 32 << 10
+
+
+class GuardedConfig(uvicorn.Config):
+    """uvicorn's configuration, and the numbers of `GuardedProtocol`."""
+
+    def __init__(self, app: Any, *, header_timeout: float, stall_timeout: float, connections: int, **options: Any):
+        super().__init__(
+            app, http=GuardedProtocol, ws="none", h11_max_incomplete_event_size=MAX_HEADER_BYTES, **options
+        )
+        self.header_timeout = header_timeout
+        self.stall_timeout = stall_timeout
+        self.connections = connections
+
+
+class GuardedProtocol(H11Protocol):
+    """One connection."""
+
+    config: GuardedConfig
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock for the first header; make room when there are too many connections."""
+        super().connection_made(transport)
+        self.opened = self.loop.time()
+        self._clock: asyncio.TimerHandle | None = None
+        self._clocked = ""
+        self._writing: asyncio.TimerHandle | None = None
+        self._watch()
+        if len(self.connections) > self.config.connections:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all clocks."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for timer in (self._clock, self._writing):
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """The answer is on its way."""
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        """The client does not take what it asked for."""
+        super().pause_writing()
+        if self._writing is None:
+            self._writing = self.loop.call_later(self.config.stall_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
+    def _state(self) -> str:
+        """What the connection waits for: `header`, `rest` of a refused body, or nothing that has a clock here."""
+        if self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None:
+            return "header"
+        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE):
+            return "rest"
+        return ""
+
+    def _watch(self) -> None:
+        """Keep the clock as it is while the state stays the same, so that single bytes gain a client no time."""
+        state = self._state()
+        if state == self._clocked:
+            return
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+        self._clocked = state
+        if state:
+            seconds = self.config.header_timeout if state == "header" else self.config.stall_timeout
+            self._clock = self.loop.call_later(seconds, self.transport.abort)
+
+    def _make_room(self) -> None:
+        silent = [cast(GuardedProtocol, other) for other in self.connections if other is not self]
+        waiting = [other for other in silent if other.conn.their_state is h11.IDLE and not other.transport.is_closing()]
+        if waiting:
+            min(waiting, key=lambda other: other.opened).transport.abort()
+        else:
+            self.transport.abort()
