@@ -160,6 +160,12 @@ def test_a_step_takes_one_word_per_row(small_model, images, tokens):
         small_model.step(tokens, small_model.start(small_model.encode(*images)))
 
 
+@pytest.mark.parametrize("wrong", [-1, 10_000])
+def test_a_step_takes_words_of_the_vocabulary(small_model, images, wrong):
+    with pytest.raises(ShapeError, match=rf"tokens: expected ids 0 to \d+, got .*{wrong}"):
+        small_model.step(torch.tensor([1, wrong, 1]), small_model.start(small_model.encode(*images)))
+
+
 def test_the_order_of_regions_means_nothing(small_model, images, captions):
     features, mask = images
     order = torch.tensor([3, 0, 4, 2, 1])

@@ -83,7 +83,11 @@ class CaptionModel(nn.Module):
         """Feed one id per row (`[R]`, first `bos`) and return log-probabilities `[R, V]` and the new state."""
         if not torch.compiler.is_compiling() and tokens.shape != (state.rows,):
             raise ShapeError(f"tokens: expected one id per row [{state.rows}], got {list(tokens.shape)}")
-        return self.decoder.step(tokens, state)
+        try:
+            return self.decoder.step(tokens, state)
+        except IndexError:
+            got = f"{int(tokens.min())} to {int(tokens.max())}"
+            raise ShapeError(f"tokens: expected ids 0 to {self.vocab_size - 1}, got {got}") from None
 
     def forward(
         self,
