@@ -37,9 +37,8 @@ EXTRAS = {
     "spice": "SPICE without Java in xlan evaluate",
     "features": "HDF5 features in xlan features import",
     "vision": "ImageNet weights for xlan adapt and xlan features extract",
-    "serve": "captions over HTTP (in a later version)",
+    "serve": "xlan serve: captions over HTTP, and a page for the browser",
     "onnx": "your own detector in xlan features extract --onnx",
-    "hub": "models from and to the Hugging Face hub (in a later version)",
     "demo": "make caption",
     "dev": "make check, make test",
 }
