@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from xlan.cli.threads import leave_a_core
 from xlan.errors import ConfigError, MissingExtraError
 
 TOKEN_VARIABLE = "XLAN_TOKEN"
@@ -50,6 +49,9 @@ def serve(
 
     Prints its address when it is ready. Ctrl-C or SIGTERM: finishes what it has accepted, then ends.
     """
+    # Threads of torch that wait for each other shall sleep rather than spin: threads that open pictures and answer
+    # requests want the same cores (docs/serving.md has figures). Read once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
@@ -77,7 +79,6 @@ def serve(
     _log_to_standard_error(quiet)
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who runs a server.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    leave_a_core()
     listener = server.listen(host, port)  # before the model is loaded: a taken port is known at once
     captioner = Captioner.from_pretrained(model)
     if token is None and not _is_loopback(host):

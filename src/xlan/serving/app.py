@@ -59,6 +59,7 @@ def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> F
         description="Says what is in pictures. Pictures stay in memory and are forgotten with the answer.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
     )
     app.state.service = service
@@ -74,6 +75,7 @@ def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> F
         protected=PROTECTED,
         routes=PROTECTED | PAGES,
         hosts=settings.hosts,
+        stopping=lambda: service.stopping,
     )
     return app
 

@@ -10,6 +10,7 @@ import hmac
 import logging
 import secrets
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -48,6 +49,7 @@ class Guard:
         protected: addresses that need it.
         routes: addresses that are counted under their own name.
         hosts: names the Host header may have, in lower case; None for any.
+        stopping: whether the server is about to end, and connections with it.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Guard:
         protected: frozenset[str],
         routes: frozenset[str],
         hosts: frozenset[str] | None,
+        stopping: Callable[[], bool],
     ) -> None:
         self._app = app
         self._monitor = monitor
@@ -66,6 +69,7 @@ class Guard:
         self._protected = protected
         self._routes = routes
         self._hosts = hosts
+        self._stopping = stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -83,6 +87,8 @@ class Guard:
                 for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
+                if self._stopping():
+                    headers["Connection"] = "close"
             await send(message)
 
         # Who may GET may also ask for the headers alone; the server leaves the body out by itself.

@@ -2,8 +2,8 @@
 
     waiting for a header   from the first moment, or the first byte after an idle time    `header_timeout`
     sending on after the answer   the rest of a body that was refused                     `stall_timeout`
-    not taking the answer                                                                 `stall_timeout`
-    too many connections   the one that has waited longest for a header gives way
+    not taking the answer   no byte of it                                                 `stall_timeout`
+    too many connections   the one between requests that has been silent longest gives way
 
 How long a body may take is a matter of the application (`uploads.read_body`), which can still answer; idle connections
 are uvicorn's own matter (`timeout_keep_alive`).
@@ -42,7 +42,7 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock for the first header; make room when there are too many connections."""
         super().connection_made(transport)
-        self.opened = self.loop.time()
+        self.heard = self.loop.time()
         self._clock: asyncio.TimerHandle | None = None
         self._clocked = ""
         self._writing: asyncio.TimerHandle | None = None
@@ -60,26 +60,20 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
+        self.heard = self.loop.time()
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """The answer is on its way."""
+        """The answer is written, though perhaps not taken yet."""
         super().on_response_complete()
         self._watch()
+        self._watch_writing()
 
     def pause_writing(self) -> None:
         """The client does not take what it asked for."""
         super().pause_writing()
-        if self._writing is None:
-            self._writing = self.loop.call_later(self.config.stall_timeout, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        super().resume_writing()
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
+        self._watch_writing()
 
     def _state(self) -> str:
         """What the connection waits for: `header`, `rest` of a refused body, or nothing that has a clock here."""
@@ -102,10 +96,21 @@ class GuardedProtocol(H11Protocol):
             seconds = self.config.header_timeout if state == "header" else self.config.stall_timeout
             self._clock = self.loop.call_later(seconds, self.transport.abort)
 
-    def _make_room(self) -> None:
-        silent = [cast(GuardedProtocol, other) for other in self.connections if other is not self]
-        waiting = [other for other in silent if other.conn.their_state is h11.IDLE and not other.transport.is_closing()]
-        if waiting:
-            min(waiting, key=lambda other: other.opened).transport.abort()
-        else:
+    def _watch_writing(self) -> None:
+        """Give up on a client that takes no byte of its answer, also while the connection is being closed."""
+        if self._writing is None and self.transport.get_write_buffer_size():
+            left = self.transport.get_write_buffer_size()
+            self._writing = self.loop.call_later(self.config.stall_timeout, self._check_writing, left)
+
+    def _check_writing(self, before: int) -> None:
+        self._writing = None
+        if self.transport.get_write_buffer_size() >= before:
             self.transport.abort()
+        else:
+            self._watch_writing()
+
+    def _make_room(self) -> None:
+        others = [cast(GuardedProtocol, other) for other in self.connections if other is not self]
+        between = [other for other in others if other.conn.their_state is h11.IDLE or other.transport.is_closing()]
+        chosen = min(between, key=lambda other: other.heard, default=self)
+        chosen.transport.abort()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import signal
 import socket
 import time
@@ -112,6 +113,7 @@ def serve(
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=settings.idle_timeout,
+        timeout_graceful_shutdown=math.ceil(2 * settings.stall_timeout),
     )
     server = Server(config, app.state.service, on_ready)
     server.run(sockets=[listener])

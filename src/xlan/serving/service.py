@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -82,6 +83,7 @@ class Service:
         self._memory = BodyMemory(settings.body_memory)
         self.stopping = False
         self.in_progress = 0
+        self._batch_seconds = 0.0
         self.batcher: Batcher[Order, Captioned] = Batcher(
             lambda orders: caption_orders(captioner, orders),
             max_batch=settings.max_batch,
@@ -161,9 +163,7 @@ class Service:
                 lambda: self._prepare(body, content_type), timeout=self._settings.timeout
             )
         except QueueFullError:
-            raise Problem(
-                "busy", "too many requests are waiting; try again in a moment", {"Retry-After": "1"}
-            ) from None
+            raise Problem("busy", "too many requests are waiting", {"Retry-After": self._retry_after()}) from None
         except TimeIsUpError:
             self.monitor.dropped.add("time")
             raise Problem("time", f"there was no caption within {self._settings.timeout:g} seconds") from None
@@ -195,7 +195,13 @@ class Service:
         }
         return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
+    def _retry_after(self) -> str:
+        """Seconds until those who wait now will have been served, as far as the last batch tells."""
+        batches = self.batcher.waiting / self._settings.max_batch
+        return str(min(60, max(1, math.ceil(batches * self._batch_seconds))))
+
     def _count_batch(self, size: int, seconds: float) -> None:
+        self._batch_seconds = seconds
         self.monitor.batch_size.observe(size)
         self.monitor.model_seconds.observe(seconds)
 
