@@ -6,6 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.caption_file import CaptionFile, as_json
+from xlan.cli.explain import RUNNERS_UP, model_labels
+from xlan.cli.explain_folder import ExplainFolder
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures, printable
 from xlan.cli.threads import leave_a_core
+from xlan.errors import ImageError
 
 if TYPE_CHECKING:
     from xlan.pipeline import CaptionOptions
@@ -57,15 +61,21 @@ def caption(
             "-o", "--output", help="Write to this .jsonl or .csv instead; pictures it already has are skipped."
         ),
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write a page per picture into DIR that shows where the model looked."),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Pictures per call of the model.", min=1, max=1024)] = 16,
     threads: Annotated[int, typer.Option(help="Threads that open pictures meanwhile.", min=1, max=256)] = 2,
 ) -> None:
     """Say what is in pictures.
 
     A picture that cannot be used is reported on standard error and the rest goes on; the exit status is then 1. A run
-    with -o may be stopped at any time: the same command goes on where it was.
+    with -o or --explain may be stopped at any time: the same command goes on where it was.
     """
     options = _options(beams=beams, samples=samples, temperature=temperature, top_p=top_p, seed=seed, must=must or [])
+    if explain is not None:
+        options = replace(options, attention=True, runners_up=RUNNERS_UP)
     if as_lines_of_json and output is not None:
         raise typer.BadParameter("prints on standard output, but -o writes a file; leave one out", param_hint="--json")
     from xlan.pipeline import Captioner
@@ -77,24 +87,44 @@ def caption(
     captioner.check(options)
     write: Write = _write_json if as_lines_of_json else _plain_writer(options, named=not _is_one_picture(paths))
     with contextlib.ExitStack() as stack:
-        done: set[str] = set()
-        if output is not None:
-            file = stack.enter_context(CaptionFile(output, samples=options.samples))
-            write, done = file.add, file.done
+        file = None if output is None else stack.enter_context(CaptionFile(output, samples=options.samples))
+        pages = None
+        if explain is not None:
+            pages = ExplainFolder(explain, model=model_labels([model])[0], drawn=options.samples > 0)
         console = stack.enter_context(_Console(paths, bar=output is not None or not sys.stdout.isatty()))
-        todo = (item for item in find_pictures(paths, console.problem) if not console.skip(item[0] in done))
-        for name, result in captioner.caption_many(todo, options, batch=batch, threads=threads):
+        found = find_pictures(paths, console.problem)
+        todo = (item for item in found if not console.skip(_is_known(item[0], file, pages)))
+        pictures = todo if pages is None else pages.remember(todo)
+        for name, result in captioner.caption_many(pictures, options, batch=batch, threads=threads):
             if isinstance(result, Exception):
                 console.problem(str(result))
             else:
-                write(name, result)
-                console.written += 1
+                if pages is not None:
+                    try:
+                        pages.add(name, result)
+                    except ImageError as error:  # gone since it was captioned
+                        console.problem(str(error))
+                if file is None:
+                    write(name, result)
+                elif name not in file.done:
+                    file.add(name, result)
+                    console.written += 1
             console.move()
+    skipped = f", {console.skipped} were there" if console.skipped else ""
     if output is not None:
-        skipped = f", {console.skipped} were there" if console.skipped else ""
         typer.echo(f"{output}: {console.written} captions written{skipped}", err=True)
+    if pages is not None:
+        typer.echo(f"{pages.folder}: {pages.written} pages written{skipped}", err=True)
     if console.problems:
         raise typer.Exit(1)
+
+
+def _is_known(name: str, file: CaptionFile | None, pages: ExplainFolder | None) -> bool:
+    """Whether nothing is left to do for a picture: all that was asked for and lasts is there."""
+    there = [] if file is None else [name in file.done]
+    if pages is not None:
+        there.append(pages.has(name))
+    return bool(there) and all(there)
 
 
 def _options(

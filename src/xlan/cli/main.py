@@ -21,6 +21,7 @@ from xlan.cli import (
     data,
     doctor,
     evaluate,
+    explain,
     features,
     import_checkpoint,
     metrics,
@@ -62,6 +63,7 @@ app.command("caption")(caption.caption)
 app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("evaluate")(evaluate.evaluate)
+app.command("explain")(explain.explain)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 app.command("pack")(pack.pack)
 app.command("predict")(predict.predict)

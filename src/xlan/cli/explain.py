@@ -1,0 +1,100 @@
+"""`xlan explain`: a picture → a page or a figure that shows where the model looked for each word."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xlan.cli.pictures import STDIN, printable, read_stdin
+from xlan.cli.threads import leave_a_core
+from xlan.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from PIL import Image
+
+PAGES, FIGURES = (".html", ".htm"), (".png",)
+RUNNERS_UP = 3
+
+
+def explain(
+    photo: Annotated[str, typer.Argument(help="A picture, or - for standard input.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="Where to: a page (.html) or a figure (.png).", show_default=False),
+    ],
+    model: Annotated[
+        Path | None, typer.Option(help="Model directory; without it, the model that comes with xlan.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A second model directory, to be shown beside the first.")
+    ] = None,
+    beams: Annotated[int, typer.Option(help="Sentences kept while searching.", min=1)] = 3,
+    must: Annotated[
+        list[str] | None,
+        typer.Option(help="A word or phrase that has to appear; 'dog|dogs' for either; may be repeated."),
+    ] = None,
+) -> None:
+    """Show where the model looked for each word of its caption, how sure it was and what it nearly said.
+
+    The page needs nothing but itself. Prints the caption and where the page or figure is.
+    """
+    _check_output(output, photo)
+    from xlan.files import atomic_path, write_text
+    from xlan.pages.explanation import Account, explanation_page
+    from xlan.pages.figure import figure_png
+    from xlan.pipeline import Captioner, CaptionOptions
+
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    leave_a_core()
+    options = CaptionOptions(beams=beams, must=tuple(must or ()), attention=True, runners_up=RUNNERS_UP)
+    models = [model] if compare is None else [model, compare]
+    captioners = [Captioner.from_pretrained(directory) for directory in models]
+    for captioner in captioners:
+        captioner.check(options)
+    source = read_stdin() if photo == STDIN else Path(photo)
+    name = "standard input" if photo == STDIN else photo
+    image = open_for_page(source, name)
+    accounts = [
+        Account(label, captioner.caption_prepared([captioner.prepare(source, name=name)], options)[0])
+        for label, captioner in zip(model_labels(models), captioners, strict=True)
+    ]
+    if output.suffix.lower() in PAGES:
+        write_text(output, explanation_page(image, Path(name).name, accounts))
+    else:
+        with atomic_path(output) as temporary:
+            temporary.write_bytes(figure_png(image, accounts))
+    for account in accounts:
+        said = printable(account.caption.text)
+        typer.echo(said if compare is None else f"{printable(account.model)}\t{said}")
+    typer.echo(printable(str(output)))
+
+
+def _check_output(output: Path, photo: str) -> None:
+    if output.suffix.lower() not in PAGES + FIGURES:
+        raise DataError(f"{output}: expected a file name that ends in .html (a page) or .png (a figure)")
+    with contextlib.suppress(OSError):
+        if photo != STDIN and output.samefile(photo):
+            raise DataError(f"{output}: is the picture itself; choose another name for its explanation")
+
+
+def open_for_page(source: Path | bytes, name: str) -> Image.Image:
+    """The picture upright, decoded no larger than a page needs."""
+    from xlan.pages.explanation import SIDE
+    from xlan.vision.image import open_image
+
+    return open_image(source, min_side=SIDE, name=name)
+
+
+def model_labels(directories: Sequence[Path | None]) -> list[str]:
+    """What to call models: the names of their folders, and more only where that does not tell them apart."""
+    paths = [Path("xlan") if directory is None else directory.resolve() for directory in directories]
+    for labels in ([path.name for path in paths], [f"{path.parent.name}/{path.name}" for path in paths]):
+        if len(set(labels)) == len(labels):
+            return labels
+    return [f"{path.name} ({number})" for number, path in enumerate(paths, start=1)]
