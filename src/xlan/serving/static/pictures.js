@@ -1,0 +1,58 @@
+// @ts-check
+// Photos as this browser holds them: opened upright, made smaller where they are too large to show or to send.
+
+import { Refusal } from "./basics.js";
+
+/** @param {number} bytes */
+const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
+
+/** The picture, or null where this browser cannot read it. @param {string} address */
+export async function decoded(address) {
+  const image = new Image();
+  image.src = address;
+  return image.decode().then(() => image, () => null);
+}
+
+/** @param {HTMLImageElement} image @param {number} scale */
+export function scaled(image, scale) {
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.floor(image.naturalWidth * scale));
+  canvas.height = Math.max(1, Math.floor(image.naturalHeight * scale));
+  const context = canvas.getContext("2d");
+  if (!context) throw new Refusal("This browser has no memory left for a photo of this size.");
+  context.fillStyle = "#fff"; // JPEG has no transparency
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas;
+}
+
+/** @param {HTMLCanvasElement} canvas @returns {Promise<Blob>} */
+export function asJpeg(canvas) {
+  return new Promise((resolve, reject) => {
+    const failed = new Refusal("This photo is too large for this browser.");
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(failed)), "image/jpeg", 0.92);
+  });
+}
+
+/**
+ * The photo as the server takes it: the file itself, or a smaller copy with a note that says so.
+ * @param {File} file @param {HTMLImageElement | null} image @param {import("./server.js").Limits} limits
+ * @returns {Promise<{photo: Blob, note: string}>}
+ */
+export async function fitting(file, image, limits) {
+  const pixels = image ? image.naturalWidth * image.naturalHeight : 0;
+  const heavy = file.size > limits.max_bytes;
+  if (!heavy && pixels <= limits.max_pixels) return { photo: file, note: "" };
+  const why = heavy
+    ? `The file has ${megabytes(file.size)}, this server takes ${megabytes(limits.max_bytes)}`
+    : `The photo has ${pixels} pixels, this server takes ${limits.max_pixels}`;
+  if (!image) throw new Refusal(`${why}, and this browser cannot make it smaller.`);
+  for (let scale = Math.min(1, Math.sqrt(limits.max_pixels / pixels)); scale > 0.02; scale *= 0.7) {
+    const canvas = scaled(image, scale);
+    const photo = await asJpeg(canvas);
+    const note = `${why}: a copy of ${canvas.width} × ${canvas.height} pixels was sent.`;
+    if (photo.size <= limits.max_bytes) return { photo, note };
+  }
+  throw new Refusal(`${why}, and no copy is small enough.`);
+}
