@@ -22,7 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "metrics": {"text"},
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
-    "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
+    "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config", "pages"},
     "ahead": set(),
     "pages": set(),
     "pipeline": {"vision", "text", "model", "decoding", "pretrained", "ahead"},

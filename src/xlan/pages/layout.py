@@ -24,7 +24,7 @@ h2{font-size:1.15rem;margin:32px 0 12px;overflow-wrap:anywhere}h3{font-size:.95r
 p{margin:0 0 12px}.soft{color:var(--soft)}
 a{color:var(--mark)}:focus-visible{outline:3px solid var(--mark);outline-offset:2px}
 .warn{background:var(--warn);color:var(--warn-ink);border-radius:8px;padding:12px 16px;margin:16px 0;font-weight:600}
-.warn h2{margin:0 0 8px}.warn ul{font-weight:400}
+.warn h2{margin:0 0 8px}.warn ul{font-weight:400;margin:0;padding-left:20px}
 
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:16px;margin:24px 0 0}
 figure,article,.tile,.word{background:var(--card);border:1px solid var(--line);border-radius:8px;margin:0}
@@ -43,7 +43,7 @@ details{color:var(--soft);font-size:.85rem;margin-top:8px}summary{cursor:pointer
 .tile small{display:block;color:var(--soft);font-size:.75rem}
 .columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
 .plain,article ol,article ul{list-style:none;margin:0;padding:0}article li{margin:2px 0;overflow-wrap:anywhere}
-.tag{color:var(--soft);font-size:.78rem;margin-right:6px}
+.tag,.epoch{color:var(--soft);font-size:.78rem;margin-right:6px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 thead th{color:var(--soft)}.best td,.best th{font-weight:600;color:var(--best)}

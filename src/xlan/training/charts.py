@@ -58,7 +58,7 @@ def line_chart(
         f"lowest {number(min(ys))}, highest {number(max(ys))}"
     )
     return (
-        f'<figure><figcaption>{escape(title)} <span class="now">{number(ys[-1])}</span></figcaption>'
+        f'<figure class="chart"><figcaption>{escape(title)} <span class="soft">{number(ys[-1])}</span></figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(story)}">{"".join(parts)}</svg>'
         "</figure>"
     )

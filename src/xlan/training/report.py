@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from xlan.errors import DataError
 from xlan.files import read_json, write_text
+from xlan.pages.layout import page, text
 from xlan.training.charts import line_chart, number
 from xlan.training.evaluate import read_predictions
 from xlan.training.logs import read_log
@@ -59,20 +59,13 @@ def render(folder: Path) -> str:
     body = [
         _head(folder, records, steps, evaluations),
         _warnings(record for record in records if record.get("kind") == "warning"),
-        _section("Curves", f'<div class="charts">{_curves(steps, evaluations)}</div>'),
+        _section("Curves", f'<div class="columns">{_curves(steps, evaluations)}</div>'),
         _section("Scores per epoch", _scores(evaluations)),
         _section("Captions as they improve", _samples(folder)),
         _section("Configuration", _file(folder / "config.yaml")),
         _section("Environment", _file(folder / "environment.json")),
     ]
-    title = escape(folder.name)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{title} – xlan training</title><style>{STYLE}</style></head>"
-        f"<body><main>{''.join(body)}</main></body></html>\n"
-    )
+    return page(f"{folder.name} – xlan training", "\n".join(body))
 
 
 def _head(
@@ -103,10 +96,12 @@ def _head(
         at = datetime.fromtimestamp(records[-1]["time"], tz=timezone.utc)
         tiles.append(("last record", at.strftime("%H:%M"), at.strftime("%Y-%m-%d UTC")))
     shown = "".join(
-        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>'
+        f'<div class="tile"><dt>{text(name)}</dt><dd>{text(value)}<small>{text(note)}</small></dd></div>'
         for name, value, note in tiles
     )
-    return f'<header><h1>{escape(folder.name)}</h1><p>{escape(state)}</p><dl class="tiles">{shown}</dl></header>'
+    return (
+        f'<header><h1>{text(folder.name)}</h1><p class="soft">{text(state)}</p><dl class="tiles">{shown}</dl></header>'
+    )
 
 
 def _duration(seconds: float) -> str:
@@ -118,7 +113,7 @@ def _duration(seconds: float) -> str:
 
 
 def _warnings(records: Iterable[Mapping[str, Any]]) -> str:
-    rows = [f"<li>step {record.get('step', 0)}: {escape(str(record.get('text', '')))}</li>" for record in records]
+    rows = [f"<li>step {record.get('step', 0)}: {text(str(record.get('text', '')))}</li>" for record in records]
     return f'<section class="warn"><h2>Warnings</h2><ul>{"".join(dict.fromkeys(rows))}</ul></section>' if rows else ""
 
 
@@ -138,14 +133,15 @@ def _scores(evaluations: Sequence[Mapping[str, Any]]) -> str:
         return "<p>No evaluation yet.</p>"
     names = list(dict.fromkeys(name for record in evaluations for name in _of(record)))
     best = _best(evaluations)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in names)
     rows = []
     for record in evaluations:
         cells = "".join(f"<td>{_cell(_of(record).get(name))}</td>" for name in names)
         mark = ' class="best"' if record is best else ""
         rows.append(f'<tr{mark}><th scope="row">{record.get("epoch", 0) + 1}</th>{cells}</tr>')
     return (
-        f'<div class="scroll"><table><thead><tr><th scope="col">epoch</th>{head}</tr></thead>'
+        '<div class="scroll" role="region" aria-label="scores per epoch" tabindex="0"><table>'
+        f'<thead><tr><th scope="col">epoch</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -172,15 +168,15 @@ def _samples(folder: Path) -> str:
             if not history or history[-1][1] != caption:
                 history.append((epoch, caption))
         lines = "".join(
-            f'<li><span class="epoch">epoch {escape(epoch)}</span> {escape(caption) or "<em>nothing</em>"}</li>'
+            f'<li><span class="epoch">epoch {text(epoch)}</span> {text(caption) or "<em>nothing</em>"}</li>'
             for epoch, caption in history
         )
-        people = "".join(f"<li>{escape(str(text))}</li>" for text in references)
+        people = "".join(f"<li>{text(str(said))}</li>" for said in references)
         articles.append(
-            f"<article><h3>{escape(str(image))}</h3><ol>{lines}</ol>"
+            f"<article><h3>{text(str(image))}</h3><ol>{lines}</ol>"
             f"<details><summary>what people said</summary><ul>{people}</ul></details></article>"
         )
-    return f'<div class="samples">{"".join(articles)}</div>'
+    return f'<div class="columns">{"".join(articles)}</div>'
 
 
 def _epoch_of(path: Path) -> str:
@@ -189,14 +185,14 @@ def _epoch_of(path: Path) -> str:
 
 def _file(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")[:200_000]
+        content = path.read_text(encoding="utf-8", errors="replace")[:200_000]
     except OSError:
         return "<p>Not recorded.</p>"
-    return f'<pre tabindex="0">{escape(text)}</pre>'
+    return f'<pre tabindex="0">{text(content)}</pre>'
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+    return f"<section><h2>{text(title)}</h2>{content}</section>"
 
 
 def _of(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -212,35 +208,3 @@ def _cider(record: Mapping[str, Any]) -> float:
 def _best(evaluations: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     scored = [record for record in evaluations if "CIDEr" in _of(record)]
     return max(scored, key=_cider) if scored else None
-
-
-STYLE = """
-:root{--ink:#1b1f24;--soft:#5c6670;--paper:#fff;--card:#f5f6f8;--line:#dfe3e8;--curve:#0b62c4;--mark:#b3420a;--warn:#fff4e0}
-@media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#a5adb6;--paper:#14171a;--card:#1e2226;--line:#353b42;
---curve:#6cb2ff;--mark:#ffa25e;--warn:#3a2c12}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
-h1{font-size:1.6rem;margin:0}h2{font-size:1.15rem;margin:32px 0 12px}h3{font-size:.95rem;margin:0 0 6px}
-header p{color:var(--soft);margin:4px 0 16px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:12px;margin:0}
-.tile,article,figure{background:var(--card);border-radius:8px;padding:12px 14px;margin:0}
-dt{color:var(--soft);font-size:.8rem}dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
-dd small{display:block;color:var(--soft);font-size:.75rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
-figcaption{font-size:.85rem;display:flex;justify-content:space-between}.now{color:var(--soft)}
-svg{width:100%;height:auto;display:block}
-.curve{fill:none;stroke:var(--curve);stroke-width:1.8;stroke-linejoin:round}.dot{fill:var(--curve)}
-.mark{fill:none;stroke:var(--mark);stroke-width:2}
-.grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--soft);font-size:10.5px;font-family:system-ui,sans-serif}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
-th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-thead th{color:var(--soft)}
-.best td,.best th{font-weight:600;color:var(--mark)}
-.samples{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
-ol,ul{margin:0;padding-left:0;list-style:none}article li{margin:2px 0}
-.epoch{color:var(--soft);font-size:.78rem;margin-right:6px}
-details{margin-top:8px;color:var(--soft);font-size:.85rem}summary{cursor:pointer}
-pre{background:var(--card);border-radius:8px;padding:12px 14px;overflow:auto;max-height:460px;font-size:.8rem;margin:0}
-.warn{background:var(--warn);border-radius:8px;padding:4px 16px 12px;margin-top:20px}.warn h2{margin-top:12px}
-"""
