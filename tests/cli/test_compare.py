@@ -64,3 +64,23 @@ def test_brackets_in_names_are_printed_not_obeyed(tmp_path: Path) -> None:
     outcome = run(*places, "--metrics", "rouge", "--by", "ROUGE-L", "--samples", "10")
     assert outcome.exit_code == 0, outcome.exception
     assert "[/x]" in outcome.stdout
+
+
+def test_a_page_beside_what_is_printed(files: list[str], tmp_path: Path) -> None:
+    arguments = [*files, "--metrics", "rouge,cider", "--samples", "50", "--images", "2"]
+    plain, paged = run(*arguments), run(*arguments, "-o", str(tmp_path / "out" / "c.html"))
+    assert paged.stdout == plain.stdout
+    assert paged.stderr.endswith(f"{tmp_path / 'out' / 'c.html'}\n")
+    page = (tmp_path / "out" / "c.html").read_text(encoding="utf-8")
+    for expected in (
+        "a.json against b.json",
+        "50 bootstrap samples of 12 images",
+        "B is better",
+        "a thing on the street",
+    ):
+        assert expected in page
+
+
+def test_a_page_has_the_name_of_one(files: list[str]) -> None:
+    outcome = run(*files, "-o", "page.pdf")
+    assert "page.pdf: expected a file name that ends in .html" in str(outcome.exception)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from xlan.cli.explain import model_labels
+from xlan.cli.explain import model_names
 from xlan.cli.explain_folder import page_name
 from xlan.cli.main import app
 from xlan.errors import DataError, DecodingError, ImageError
@@ -171,9 +171,9 @@ def test_the_page_explains_every_option() -> None:
 
 
 def test_models_are_told_apart(tmp_path: Path) -> None:
-    assert model_labels([None, tmp_path / "x"]) == ["xlan", "x"]
-    assert model_labels([tmp_path / "a" / "model", tmp_path / "b" / "model"]) == ["a/model", "b/model"]
-    assert model_labels([tmp_path / "m", tmp_path / "m"]) == ["m (1)", "m (2)"]
+    assert model_names(None, tmp_path / "x") == ["xlan", "x"]
+    assert model_names(tmp_path / "a" / "model", tmp_path / "b" / "model") == ["a/model", "b/model"]
+    assert model_names(tmp_path / "m", tmp_path / "m") == ["m (1)", "m (2)"]
 
 
 def test_a_page_for_every_picture(run: Run, photos: Path) -> None:
@@ -255,7 +255,7 @@ def test_pages_stay_in_their_folder(name: str) -> None:
     assert Path(found).name == found
     assert found.endswith(".html")
     assert not found.startswith((".", "-"))
-    assert len(found.encode("utf-8", "surrogateescape")) <= 255
+    assert len(found.encode("utf-8", "surrogatepass")) <= 255
     assert not set(found) & set('<>:"/\\|?*\n\r\t\u202e\u200f')
 
 

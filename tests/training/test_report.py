@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,16 @@ def test_damaged_records_do_no_harm(tmp_path: Path) -> None:
     with (run / "log.jsonl").open("a") as log:
         log.write('[1]\n{"kind": "step", "step": 9, "loss": null}\n{"kind": "evaluation", "step": 9, "scores": 3}\n')
     assert "Loss per word" in render(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("color_scheme", "width"), [("light", 1200), ("dark", 390)])
+def test_axe_finds_no_fault(page_of: Callable[..., Any], tmp_path: Path, color_scheme: str, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install 'xlan[dev]'")
+    page = page_of(color_scheme=color_scheme, width=width)
+    page.goto(write_report(a_run(tmp_path / "run")).resolve().as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [fault["id"] for fault in axe.Axe().run(page).response["violations"]] == []
 
 
 @settings(deadline=None, max_examples=60)

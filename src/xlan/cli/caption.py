@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.caption_file import CaptionFile, as_json
-from xlan.cli.explain import RUNNERS_UP, model_labels
+from xlan.cli.explain import RUNNERS_UP, model_names
 from xlan.cli.explain_folder import ExplainFolder
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures, printable
 from xlan.cli.threads import leave_a_core
@@ -90,7 +90,7 @@ def caption(
         file = None if output is None else stack.enter_context(CaptionFile(output, samples=options.samples))
         pages = None
         if explain is not None:
-            pages = ExplainFolder(explain, model=model_labels([model])[0], drawn=options.samples > 0)
+            pages = ExplainFolder(explain, model=model_names(model)[0], drawn=options.samples > 0)
         console = stack.enter_context(_Console(paths, bar=output is not None or not sys.stdout.isatty()))
         found = find_pictures(paths, console.problem)
         todo = (item for item in found if not console.skip(_is_known(item[0], file, pages)))

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.cli.evaluate import CORENLP_HELP, METRICS_HELP, REFERENCES_HELP, SPLIT_HELP, SUBSET_HELP
+from xlan.cli.explain import PAGES
+from xlan.cli.text import short_names
+from xlan.errors import DataError, MetricError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +41,9 @@ def compare(
         str, typer.Option("--by", metavar="SCORE", help="The score by which images differ, for instance CIDEr.")
     ] = "CIDEr",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, at full precision.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write it as one self-contained page (.html).")
+    ] = None,
     split: Annotated[str | None, typer.Option("--split", help=SPLIT_HELP)] = None,
     subset: Annotated[bool, typer.Option("--subset", help=SUBSET_HELP)] = False,
     corenlp: Annotated[Path | None, typer.Option("--corenlp", metavar="FOLDER", help=CORENLP_HELP)] = None,
@@ -46,10 +52,11 @@ def compare(
 
     Images are drawn again and again with replacement, the same for both, so that easy images help both alike.
     """
+    if output is not None and output.suffix.lower() not in PAGES:
+        raise DataError(f"{output}: expected a file name that ends in .html")
     from rich.console import Console
 
     from xlan.cli.evaluate import metric_progress, read_references, split_names
-    from xlan.errors import MetricError
     from xlan.metrics.bootstrap import compare as compare_reports
     from xlan.metrics.bootstrap import largest_differences
     from xlan.metrics.coco import load_results, pair
@@ -76,12 +83,20 @@ def compare(
         raise MetricError(f"--by takes one of the scores that were asked for ({', '.join(a.scores)}), got {by!r}")
     outcome = compare_reports(a, b, samples=samples, seed=seed, confidence=confidence)
     differ = largest_differences(a, b, metric=spelled[by.lower()], count=images) if images else []
+    by = spelled.get(by.lower(), by)
     if as_json:
         typer.echo(json.dumps(_as_json(outcome, differ, samples, seed, confidence), indent=2, ensure_ascii=False))
     else:
-        _print(
-            Console(highlight=False, markup=False), outcome, differ, f"{confidence:.0%}", spelled.get(by.lower(), by)
-        )
+        _print(Console(highlight=False, markup=False), outcome, differ, f"{confidence:.0%}", by)
+    if output is not None:
+        from xlan.files import write_text
+        from xlan.pages.comparison import comparison_page
+
+        names = short_names([first, second])
+        how = f"Intervals from {samples:,} bootstrap samples of {len(a.images):,} images, seed {seed}."
+        page = comparison_page(outcome, differ, first=names[0], second=names[1], by=by, confidence=confidence, how=how)
+        write_text(output, page)
+        typer.echo(str(output), err=True)
 
 
 def _as_json(

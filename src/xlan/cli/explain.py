@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.pictures import STDIN, printable, read_stdin
+from xlan.cli.text import short_names
 from xlan.cli.threads import leave_a_core
 from xlan.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from PIL import Image
 
 PAGES, FIGURES = (".html", ".htm"), (".png",)
@@ -62,7 +61,7 @@ def explain(
     image = open_for_page(source, name)
     accounts = [
         Account(label, captioner.caption_prepared([captioner.prepare(source, name=name)], options)[0])
-        for label, captioner in zip(model_labels(models), captioners, strict=True)
+        for label, captioner in zip(model_names(*models), captioners, strict=True)
     ]
     if output.suffix.lower() in PAGES:
         write_text(output, explanation_page(image, Path(name).name, accounts))
@@ -91,10 +90,6 @@ def open_for_page(source: Path | bytes, name: str) -> Image.Image:
     return open_image(source, min_side=SIDE, name=name)
 
 
-def model_labels(directories: Sequence[Path | None]) -> list[str]:
-    """What to call models: the names of their folders, and more only where that does not tell them apart."""
-    paths = [Path("xlan") if directory is None else directory.resolve() for directory in directories]
-    for labels in ([path.name for path in paths], [f"{path.parent.name}/{path.name}" for path in paths]):
-        if len(set(labels)) == len(labels):
-            return labels
-    return [f"{path.name} ({number})" for number, path in enumerate(paths, start=1)]
+def model_names(*directories: Path | None) -> list[str]:
+    """What to call models: as their folders are called; the one that comes with xlan is `xlan`."""
+    return short_names([Path("xlan") if directory is None else directory for directory in directories])

@@ -71,11 +71,11 @@ class ExplainFolder:
 def page_name(name: str) -> str:
     """A file name for the page of a picture: readable, valid anywhere, and another for every other picture.
 
-    Letters and digits of any script stay; whatever could leave the folder or trick a reader becomes a hyphen. Eight
+    Letters and digits of any script stay; whatever could leave the folder or trick a reader becomes a hyphen. Twelve
     digits made of the whole name keep `a/1.jpg` and `b/1.jpg` apart.
     """
     if name == STDIN:
         return "standard-input.html"
     stem = "".join(c if c.isalnum() or c in "_." else "-" for c in Path(name).stem)
-    digits = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    digits = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{stem[:MOST_LETTERS].strip('-.') or 'picture'}-{digits}.html"

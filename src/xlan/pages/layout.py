@@ -42,7 +42,8 @@ details{color:var(--soft);font-size:.85rem;margin-top:8px}summary{cursor:pointer
 .tile dt{color:var(--soft);font-size:.8rem}.tile dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
 .tile small{display:block;color:var(--soft);font-size:.75rem}
 .columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
-.plain,article ol,article ul{list-style:none;margin:0;padding:0}article li{margin:2px 0;overflow-wrap:anywhere}
+.plain,article ol,article ul{list-style:none;margin:0;padding:0}article li{margin:2px 0}
+article{overflow-wrap:anywhere}article .facts{margin:0 0 6px}
 .tag,.epoch{color:var(--soft);font-size:.78rem;margin-right:6px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
@@ -50,6 +51,8 @@ thead th{color:var(--soft)}.best td,.best th{font-weight:600;color:var(--best)}
 pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;margin:0;overflow:auto;
 max-height:460px;font-size:.8rem}
 
+.whisker{display:block}.zero{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 2}
+.whisker .dot{fill:currentColor}.whisker .curve{stroke:currentColor;stroke-width:2}
 .chart figcaption{font-size:.85rem;display:flex;justify-content:space-between;padding:12px 14px 0}
 .chart svg{width:100%;height:auto;display:block;padding:0 14px 12px}
 .curve{fill:none;stroke:var(--mark);stroke-width:1.8;stroke-linejoin:round}.dot{fill:var(--mark)}

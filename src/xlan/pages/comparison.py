@@ -1,0 +1,134 @@
+"""Two sets of captions against the same references, as a page: scores, how sure the difference is, where it lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from xlan.pages.layout import page, text
+
+
+class ScoreRow(Protocol):
+    """Two scores by one metric and the interval of their difference, as `xlan.metrics.bootstrap.Comparison` has it."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def first(self) -> float | None: ...  # noqa: D102
+    @property
+    def second(self) -> float | None: ...  # noqa: D102
+    @property
+    def difference(self) -> float | None: ...  # noqa: D102
+    @property
+    def low(self) -> float: ...  # noqa: D102
+    @property
+    def high(self) -> float: ...  # noqa: D102
+    @property
+    def p_value(self) -> float: ...  # noqa: D102
+    @property
+    def reason(self) -> str: ...  # noqa: D102
+
+
+class ImageRow(Protocol):
+    """An image on which two captions score differently, as `xlan.metrics.bootstrap.ImageDifference` has it."""
+
+    @property
+    def image(self) -> str | int: ...  # noqa: D102
+    @property
+    def first_caption(self) -> str: ...  # noqa: D102
+    @property
+    def second_caption(self) -> str: ...  # noqa: D102
+    @property
+    def first(self) -> float: ...  # noqa: D102
+    @property
+    def second(self) -> float: ...  # noqa: D102
+
+
+def comparison_page(
+    scores: Sequence[ScoreRow],
+    images: Sequence[ImageRow],
+    *,
+    first: str,
+    second: str,
+    by: str,
+    confidence: float,
+    how: str,
+) -> str:
+    """An HTML document that needs nothing else.
+
+    Args:
+        scores: a row per metric.
+        images: those that differ most, most different first.
+        first: what to call the first set, A.
+        second: what to call the second set, B.
+        by: the score by which images differ.
+        confidence: coverage of the intervals, 0 to 1.
+        how: how the intervals were made, as a sentence.
+    """
+    level = f"{100 * confidence:g} %"
+    body = [
+        f"<header><h1>{text(first)} against {text(second)}</h1>",
+        f'<p class="soft"><b>A</b> is {text(first)}, <b>B</b> is {text(second)}. {text(how)}</p></header>',
+        f"<section><h2>Scores</h2>{_table(scores, level)}</section>",
+    ]
+    if images:
+        cards = "\n".join(_card(row, by) for row in images)
+        title = f"Where they differ most ({text(by)})"
+        body.append(f'<section><h2>{title}</h2><div class="columns">\n{cards}\n</div></section>')
+    return page(f"{first} against {second}", "\n".join(body))
+
+
+def _table(scores: Sequence[ScoreRow], level: str) -> str:
+    heads = ("metric", "A", "B", "B − A", f"{level} interval", "around zero", "p", "verdict")
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
+    rows = "".join(map(_row, scores))
+    return (
+        '<div class="scroll" role="region" aria-label="scores" tabindex="0">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _row(row: ScoreRow) -> str:
+    name = f'<th scope="row">{text(row.name)}</th>'
+    if row.first is None or row.second is None or row.difference is None or not math.isfinite(row.low):
+        return f'<tr>{name}<td colspan="7">not computed: {text(row.reason or "one of the two has no score")}</td></tr>'
+    better = "B is better" if row.low > 0 else "A is better" if row.high < 0 else "not clear"
+    cells = (
+        f"{row.first:.4f}",
+        f"{row.second:.4f}",
+        _minus(f"{row.difference:+.4f}"),
+        _minus(f"{row.low:+.4f} … {row.high:+.4f}"),
+        _whisker(row.difference, row.low, row.high),
+        f"{row.p_value:.4f}",
+        better,
+    )
+    mark = "" if better == "not clear" else ' class="best"'
+    return f"<tr{mark}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _whisker(middle: float, low: float, high: float) -> str:
+    """The interval as a line around its point, zero in the middle; metrics differ in scale, so each has its own."""
+    reach = max(abs(low), abs(middle), abs(high))
+    x0, x, x1 = (round(80 + 72 * value / reach, 1) if reach else 80.0 for value in (low, middle, high))
+    return (
+        '<svg class="whisker" viewBox="0 0 160 16" width="160" height="16" aria-hidden="true">'
+        '<line class="zero" x1="80" x2="80" y1="0" y2="16"/>'
+        f'<line class="curve" x1="{x0}" x2="{x1}" y1="8" y2="8"/><circle class="dot" cx="{x}" cy="8" r="4"/></svg>'
+    )
+
+
+def _card(row: ImageRow, by: str) -> str:
+    said = "".join(
+        f'<li dir="auto"><span class="tag">{side} {score:.3f}</span> {text(caption) or "<em>nothing</em>"}</li>'
+        for side, score, caption in (("A", row.first, row.first_caption), ("B", row.second, row.second_caption))
+    )
+    difference = _minus(f"{row.second - row.first:+.3f}")
+    return (
+        f'<article><h3 dir="auto">{text(str(row.image))}</h3><p class="facts">{text(by)} {difference}</p>'
+        f"<ul>{said}</ul></article>"
+    )
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")
