@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,9 +38,30 @@ class Server:
         return self.process.wait(timeout=60)
 
 
+# A server with settings that have no option, for clocks that would be too slow to test.
+WITH_SETTINGS = """
+import json, sys
+from xlan import Captioner
+from xlan.serving.server import listen, serve
+from xlan.serving.settings import ServeSettings
+listener = listen("127.0.0.1", 0)
+address = "xlan listens on http://127.0.0.1:%d" % listener.getsockname()[1]
+settings = ServeSettings(**json.loads(sys.argv[2]))
+serve(Captioner.from_pretrained(sys.argv[1]), settings, listener, lambda: print(address, flush=True))
+"""
+
+
 @contextlib.contextmanager
-def run_server(model: Path, log: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[Server]:
+def run_server(
+    model: Path,
+    log: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    settings: dict[str, object] | None = None,
+) -> Iterator[Server]:
     command = [sys.executable, "-m", "xlan", "serve", "--model", str(model), "--port", "0", *arguments]
+    if settings is not None:
+        command = [sys.executable, "-c", WITH_SETTINGS, str(model), json.dumps(settings)]
     whole = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=whole)
@@ -66,15 +89,30 @@ def server(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         yield running
 
 
-@pytest.fixture
-def start_server(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """`start_server("--queue", "1", environment={…})`: a server of one's own."""
+@contextlib.contextmanager
+def starter(model: Path, folder: Path) -> Iterator[Callable[..., Server]]:
     with contextlib.ExitStack() as stack:
 
-        def start(*arguments: str, model: Path = model_directory, environment: dict[str, str] | None = None) -> Server:
-            log = tmp_path / f"log{time.monotonic_ns()}"
-            return stack.enter_context(run_server(model, log, *arguments, environment=environment))
+        def start(*arguments: str, **options: Any) -> Server:
+            log = folder / f"log{time.monotonic_ns()}"
+            return stack.enter_context(run_server(model, log, *arguments, **options))
 
+        yield start
+
+
+@pytest.fixture
+def start_server(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """`start_server("--queue", "1", environment={…})`, or `start_server(settings={…})`: a server of one's own."""
+    with starter(model_directory, tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_for_module(
+    model_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Server]]:
+    """The same, for servers that several tests of a file share."""
+    with starter(model_directory, tmp_path_factory.mktemp("servers")) as start:
         yield start
 
 

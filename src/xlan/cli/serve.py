@@ -79,14 +79,12 @@ def serve(
     _log_to_standard_error(quiet)
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who runs a server.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    listener = server.listen(host, port)  # before the model is loaded: a taken port is known at once
-    captioner = Captioner.from_pretrained(model)
-    if token is None and not _is_loopback(host):
-        typer.echo(f"warning: {host} can be reached by others and no token is set; see --token-file", err=True)
-    bound = listener.getsockname()
-    shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-    address = f"http://{shown}:{bound[1]}"
-    server.serve(captioner, settings, listener, lambda: typer.echo(f"xlan listens on {address}"))
+    with server.listen(host, port) as listener:  # before the model is loaded: a taken port is known at once
+        captioner = Captioner.from_pretrained(model)
+        if token is None and not _is_loopback(host):
+            typer.echo(f"warning: {host} can be reached by others and no token is set; see --token-file", err=True)
+        line = f"xlan listens on {_address(*listener.getsockname()[:2])}"
+        server.serve(captioner, settings, listener, lambda: typer.echo(line))
 
 
 def _token(file: Path | None) -> str | None:
@@ -128,6 +126,10 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _log_to_standard_error(quiet: bool) -> None:

@@ -36,7 +36,7 @@ STATIC_TYPES = {
     ".svg": "image/svg+xml",
 }
 PROTECTED = frozenset({"/v1/captions", "/v1/model", "/metrics"})
-PAGES = frozenset({"/", "/docs", "/openapi.json", "/v1/health", "/static/app.js", "/static/app.css"})
+PAGES = frozenset({"/", "/docs", "/openapi.json", "/v1/health", "/static"})
 
 
 def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> FastAPI:

@@ -127,7 +127,8 @@ class Guard:
                 raise Problem("token", "expected a header Authorization: Bearer …", {"WWW-Authenticate": challenge})
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = scope["path"] if scope["path"] in self._routes else "other"
+        path = "/static" if scope["path"].startswith("/static/") else scope["path"]
+        route = path if path in self._routes else "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._monitor.requests.add(route, method, str(status))
         self._monitor.request_seconds.observe(seconds)
