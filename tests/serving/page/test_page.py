@@ -1,0 +1,356 @@
+"""The page of `xlan serve` in a real browser, against a real server."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from xlan.pages.explanation import percent, where_it_looked
+
+expect = pytest.importorskip("playwright.sync_api").expect
+pytestmark = pytest.mark.slow
+
+CAPTIONS = "**/v1/captions"
+Photo: TypeAlias = Callable[..., dict[str, Any]]
+
+
+def add(page: Any, *files: dict[str, Any]) -> None:
+    page.set_input_files("#files", list(files))
+
+
+def answer_to(page: Any, act: Callable[[], None]) -> Any:
+    """Do something, and return the caption that the server then sent, once the page shows it."""
+    with page.expect_response(lambda r: r.url.endswith("/v1/captions") and r.ok) as caught:
+        act()
+    answer = caught.value.json()
+    expect(page.locator(".sentence").first).to_have_text(re.compile(answer["caption"].replace(" ", r"\s*")))
+    return answer
+
+
+def words_of(card: Any) -> Any:
+    return card.locator(".sentence button")
+
+
+def drawn_heat(svg: Any) -> dict[int, dict[str, float]]:
+    """What is drawn over a photo, by number of the region."""
+    read = """svg => [...svg.querySelectorAll('[data-region]')].map(r =>
+        [r.dataset.region, Object.fromEntries([...r.attributes].map(a => [a.name, a.value]))])"""
+    return {
+        int(region): {name: float(value) for name, value in attributes.items()}
+        for region, attributes in svg.evaluate(read)
+    }
+
+
+def assert_heat(svg: Any, word: dict[str, Any], boxes: list[list[float]]) -> None:
+    """The drawing is the numbers: `0.85 · w / max w` over every region that is not the whole picture."""
+    placed = {i: weight for i, weight in enumerate(word["spatial"]) if boxes[i] != [0, 0, 1, 1]}
+    most = max(placed.values())
+    found = drawn_heat(svg)
+    assert found.keys() == placed.keys()
+    for i, weight in placed.items():
+        x0, y0, x1, y1 = boxes[i]
+        assert found[i]["fill-opacity"] == pytest.approx(0.85 * weight / most, abs=6e-5)
+        assert found[i]["data-weight"] == pytest.approx(weight, abs=6e-5)
+        assert [found[i][name] for name in ("x", "y", "width", "height")] == pytest.approx([x0, y0, x1 - x0, y1 - y0])
+    outline = svg.locator(".edge")
+    x0, y0, _, _ = boxes[max(placed, key=placed.__getitem__)]
+    assert [float(outline.get_attribute(name)) for name in ("x", "y")] == [x0, y0]
+
+
+def drop(page: Any, content: bytes, name: str, kind: str) -> None:
+    make = """([data, name, type]) => {
+        const transfer = new DataTransfer();
+        const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
+        if (name) transfer.items.add(new File([bytes], name, {type}));
+        return transfer;
+    }"""
+    transfer = page.evaluate_handle(make, [base64.b64encode(content).decode(), name, kind])
+    page.dispatch_event("#drop", "dragover", {"dataTransfer": transfer})
+    page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
+
+
+def hold(page: Any) -> list[Any]:
+    """Requests for captions wait in the list that is returned until the test lets them go on."""
+    held: list[Any] = []
+    page.route(CAPTIONS, lambda route: held.append(route))
+    return held
+
+
+def wait_for(page: Any, condition: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if condition():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("it did not happen within 5 s")
+
+
+# --- photos in, captions out ------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_photo_gets_its_caption(page: Any, photo: Photo) -> None:
+    answer = answer_to(page, lambda: drop(page, photo(1)["buffer"], "dropped.jpg", "image/jpeg"))
+    assert words_of(page.locator(".result")).all_inner_texts() == answer["caption"].split()
+    assert page.locator("#empty").is_hidden()
+    assert page.locator(".photo img").get_attribute("alt") == answer["caption"]
+    assert page.locator(".state").inner_text() == f"Caption of dropped.jpg: {answer['caption']}"
+    assert f"confidence {percent(answer['confidence'])}" in page.locator(".facts").inner_text()
+
+
+def test_pointing_at_words_shows_the_numbers_of_the_api(page: Any, photo: Photo) -> None:
+    answer = answer_to(page, lambda: add(page, photo(2)))
+    card, svg = page.locator(".result"), page.locator(".photo .heat")
+    assert svg.count() == 0
+    for i, word in enumerate(answer["words"]):
+        words_of(card).nth(i).hover()
+        assert_heat(svg, word, answer["boxes"])
+        told = card.locator(".telling .on").inner_text()
+        assert percent(word["probability"]) in told
+        assert where_it_looked(np.array(word["spatial"]), np.array(answer["boxes"])) in told
+        assert f"{word['runners_up'][0]['text']} {percent(word['runners_up'][0]['probability'])}" in told
+    page.mouse.move(0, 0)
+    assert svg.count() == 0
+
+
+def test_a_tapped_word_stays_until_it_is_tapped_again(open_page: Callable[..., Any], photo: Photo) -> None:
+    page = open_page(width=390, has_touch=True)
+    answer_to(page, lambda: add(page, photo(2)))
+    word = words_of(page.locator(".result")).first
+    word.tap()
+    expect(word).to_have_attribute("aria-pressed", "true")
+    assert page.locator(".photo .heat").count() == 1
+    word.tap()
+    assert page.locator(".photo .heat").count() == 0
+
+
+def test_the_drawing_lies_exactly_over_the_photo(page: Any, photo: Photo) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a telephone held upright: stored lying, shown turned by a quarter
+    answer = answer_to(page, lambda: add(page, photo(3, size=(400, 200), exif=turned)))
+    assert answer["image"] == {"width": 200, "height": 400}
+    words_of(page.locator(".result")).first.click()
+    image, svg = page.locator(".photo img").bounding_box(), page.locator(".photo .heat").bounding_box()
+    assert svg == pytest.approx(image)
+    assert image["height"] / image["width"] == pytest.approx(2, rel=0.01)
+
+
+def test_a_pasted_picture(page: Any, photo: Photo) -> None:
+    copy = """data => {
+        const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
+        return navigator.clipboard.write([new ClipboardItem({'image/png': new Blob([bytes], {type: 'image/png'})})]);
+    }"""
+    page.evaluate(copy, base64.b64encode(photo(4, kind="PNG")["buffer"]).decode())
+    answer = answer_to(page, lambda: page.keyboard.press("Control+v"))
+    assert answer["image"] == {"width": 320, "height": 240}
+
+
+def test_pasted_text_is_no_picture(page: Any) -> None:
+    page.evaluate("navigator.clipboard.writeText('hello')")
+    page.keyboard.press("Control+v")
+    expect(page.locator("#notice")).to_have_text("There is no picture in the clipboard.")
+
+
+def test_a_dropped_link_is_no_file(page: Any) -> None:
+    drop(page, b"", "", "")
+    expect(page.locator("#notice")).to_contain_text("That was not a file.")
+
+
+def test_photos_take_turns_two_at_a_time(page: Any, photo: Photo) -> None:
+    held = hold(page)
+    add(page, photo(1))
+    wait_for(page, lambda: len(held) == 1)
+    add(page, photo(2), photo(3))  # while the first is under way
+    wait_for(page, lambda: len(held) == 2)
+    page.wait_for_timeout(200)
+    states = {name: page.locator(f".result:has-text('{name}')") for name in ("photo1.jpg", "photo2.jpg", "photo3.jpg")}
+    assert [states[name].get_attribute("data-state") for name in sorted(states)] == ["working", "working", "waiting"]
+    assert len(held) == 2
+    held[1].continue_()
+    expect(states["photo2.jpg"]).to_have_attribute("data-state", "done")
+    wait_for(page, lambda: len(held) == 3)
+    held[0].continue_()
+    held[2].continue_()
+    expect(page.locator("[data-state=done]")).to_have_count(3)
+    assert page.locator(".result h2").all_inner_texts() == ["photo2.jpg", "photo3.jpg", "photo1.jpg"]
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_options_reach_the_server_and_photos_can_be_captioned_again(page: Any, photo: Photo) -> None:
+    answer_to(page, lambda: add(page, photo(5)))
+    page.locator("#options summary").click()
+    page.get_by_label("Draw captions at random").check()
+    page.get_by_label("Captions", exact=True).fill("99")  # brought into the range
+    page.get_by_label("Seed").fill("7")
+    page.get_by_label("Words that must appear").fill("dog|dogs, grass")
+    spy = """() => {
+        const real = window.fetch;
+        window.fetch = (path, init) => {
+            window.sent = [...init.body].filter(([name]) => name !== 'image');
+            return real(path, init);
+        };
+    }"""
+    page.evaluate(spy)
+    answer = answer_to(page, page.get_by_role("button", name="Caption all photos again").click)
+    sent = [tuple(field) for field in page.evaluate("window.sent")]
+    assert sent == [
+        *[("samples", "10"), ("temperature", "1"), ("seed", "7")],
+        *[("must", "dog|dogs"), ("must", "grass"), ("explain", "true")],
+    ]
+    assert "grass" in answer["caption"]
+    expect(page.locator(".facts")).to_contain_text("10 drawn, temperature 1, seed 7, with dog|dogs, grass")
+    assert page.locator(".others summary").inner_text() == "Also drawn (9)"
+
+
+def test_a_word_the_model_does_not_know(page: Any, photo: Photo) -> None:
+    answer = answer_to(page, lambda: add(page, photo(5)))
+    page.locator("#options summary").click()
+    page.get_by_label("Words that must appear").fill("zebra")
+    page.get_by_role("button", name="Caption again").click()
+    expect(page.locator(".state")).to_contain_text("does not know the word 'zebra'")
+    assert words_of(page.locator(".result")).all_inner_texts() == answer["caption"].split()  # the caption it had
+
+
+# --- taking captions away ---------------------------------------------------------------------------------------------
+
+
+def fake(page: Any, caption: str) -> None:
+    """The server answers with this caption."""
+    words = [
+        {"text": text, "probability": 0.5, "runners_up": [], "spatial": None, "channel": None}
+        for text in caption.split()
+    ]
+    record = {"caption": caption, "confidence": 0.5, "score": -1.0, "words": words, "others": [], "boxes": None}
+    about = {"image": {"width": 4, "height": 3}, "model": "m", "seconds": {"queue": 0.0, "model": 0.0}}
+    page.route(CAPTIONS, lambda route: route.fulfill(json={**record, **about}))
+
+
+def test_copies(page: Any, photo: Photo) -> None:
+    caption = 'a "dog" & <b>cat</b>'
+    fake(page, caption)
+    add(page, photo(6))
+    page.get_by_role("button", name="Copy text").click()
+    expect(page.locator(".copied")).to_have_text(f"Copied: {caption}")
+    assert page.evaluate("navigator.clipboard.readText()") == caption
+    page.get_by_role("button", name="Copy alt attribute").click()
+    expect(page.locator(".copied")).to_contain_text("Copied: alt=")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == 'alt="a &quot;dog&quot; &amp; &lt;b&gt;cat&lt;/b&gt;"'
+    assert page.locator(".result b").count() == 0
+
+
+def test_the_downloaded_explanation_stands_alone(page: Any, open_page: Any, tmp_path: Path, photo: Photo) -> None:
+    evil = {**photo(7), "name": "<img src=x onerror=alert(1)>.jpg"}
+    answer = answer_to(page, lambda: add(page, evil))
+    with page.expect_download() as caught:
+        page.get_by_role("button", name="Download explanation").click()
+    assert caught.value.suggested_filename.endswith("-explained.html")
+    path = tmp_path / "explained.html"
+    caught.value.save_as(path)
+    kept = page.context.new_page()
+    asked: list[str] = []
+    kept.on("request", lambda request: asked.append(request.url))
+    kept.goto(path.as_uri())
+    assert kept.locator("script, link, img, [onerror]").count() == 0
+    assert (
+        kept.locator("meta[http-equiv=Content-Security-Policy]")
+        .get_attribute("content")
+        .startswith("default-src 'none'")
+    )
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+    assert kept.locator("h1").inner_text() == evil["name"]
+    assert kept.locator(".said").inner_text() == answer["caption"]
+    assert kept.locator("#photo").get_attribute("href").startswith("data:image/jpeg;base64,")
+    assert [h3.split()[0] for h3 in kept.locator(".word h3").all_inner_texts()] == answer["caption"].split()
+    for i, word in enumerate(answer["words"]):
+        assert_heat(kept.locator(".word .heat").nth(i), word, answer["boxes"])
+
+
+# --- what can go wrong, in words --------------------------------------------------------------------------------------
+
+
+def test_a_text_file(page: Any, photo: Photo) -> None:
+    add(page, {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"}, photo(8))
+    card = page.locator(".result:has-text('notes.txt')")
+    expect(card.get_by_role("status").first).to_contain_text(re.compile("picture", re.IGNORECASE))
+    assert card.get_attribute("data-state") == "error"
+    expect(page.locator(".result:has-text('photo8.jpg')")).to_have_attribute("data-state", "done")
+
+
+def test_photos_beyond_the_limits_are_sent_smaller(page: Any, photo: Photo) -> None:
+    answer = answer_to(page, lambda: add(page, photo(9, size=(2600, 2000))))
+    assert 3_500_000 < answer["image"]["width"] * answer["image"]["height"] <= 4_000_000
+    expect(page.locator(".note")).to_contain_text("this server takes 4000000: a copy of")
+    assert page.locator(".photo img").evaluate("img => img.naturalWidth") == 1600  # shown smaller still
+
+
+def test_files_beyond_the_limits_are_sent_smaller_or_refused(page: Any) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (800, 1000, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    answer_to(page, lambda: add(page, {"name": "noise.png", "mimeType": "image/png", "buffer": file.getvalue()}))
+    expect(page.locator(".note")).to_contain_text("The file has 2.3 MB, this server takes 1.0 MB: a copy of")
+    add(page, {"name": "big.txt", "mimeType": "text/plain", "buffer": b"x" * 1_500_000})
+    expect(page.locator(".state").first).to_contain_text(
+        "this server takes 1.0 MB, and this browser cannot make it smaller."
+    )
+
+
+def test_a_busy_server_is_asked_again(page: Any, photo: Photo) -> None:
+    asked: list[str] = []
+
+    def busy_once(route: Any) -> None:
+        asked.append(route.request.method)
+        if len(asked) > 1:
+            route.continue_()
+            return
+        problem = {"type": "urn:xlan:problem:busy", "title": "busy", "status": 503, "detail": "too many"}
+        headers = {"Retry-After": "1", "Content-Type": "application/problem+json"}
+        route.fulfill(status=503, headers=headers, body=json.dumps(problem))
+
+    page.route(CAPTIONS, busy_once)
+    add(page, photo(10))
+    expect(page.locator(".state")).to_have_text("The server is busy. Trying again in 1 s.")
+    expect(page.locator(".result")).to_have_attribute("data-state", "done")
+    assert len(asked) == 2
+
+
+def test_a_server_that_is_gone(page: Any, photo: Photo) -> None:
+    page.route(CAPTIONS, lambda route: route.abort("connectionrefused"))
+    add(page, photo(11))
+    expect(page.locator(".state")).to_have_text("The server cannot be reached. Is it still running?")
+    page.unroute(CAPTIONS)
+    answer_to(page, page.get_by_role("button", name="Try again").click)
+
+
+def test_a_server_that_asks_for_a_token(
+    open_page: Callable[..., Any], start_server: Callable[..., Any], photo: Photo
+) -> None:
+    token = "correct-horse-battery-staple"
+    page = open_page(start_server(environment={"XLAN_TOKEN": token}).url)
+    add(page, photo(12), photo(13))
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("This server asks for a token")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(page.locator("[data-state=error]")).to_have_count(2)
+    page.get_by_role("button", name="Try again").first.click()
+    page.get_by_role("textbox", name="Token").fill("wrong-horse-battery-staple")
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("did not accept that token")
+    page.get_by_role("textbox", name="Token").fill(token)
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-state=done]")).to_have_count(1)
+    page.get_by_role("button", name="Try again").click()  # the other photo needs no second asking
+    expect(page.locator("[data-state=done]")).to_have_count(2)
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
+    assert token not in kept
+    assert page.locator("#token").input_value() == ""
