@@ -13,6 +13,7 @@ from xlan.pages.layout import page, text, thumbnail
 from xlan.types import Caption, Word
 
 SIDE = 720  # pixels of the picture in the page
+WIDE = 2.2  # width to height of pictures that would be too small in a narrow card
 STRIP_BARS = 64
 SHUT, OPEN = 0.1, 0.9
 MINUS, NO_BREAK = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
@@ -66,8 +67,10 @@ class _Photo:
     height: int
 
     def svg(self, label: str, over: str = "") -> str:
+        scale = SIDE / max(self.width, self.height)
+        size = f'width="{self.width * scale:.0f}" height="{self.height * scale:.0f}"'
         return (
-            f'<svg class="shot" viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{text(label)}">'
+            f'<svg class="shot" viewBox="0 0 {self.width} {self.height}" {size} role="img" aria-label="{text(label)}">'
             f'<use href="#photo"/>{over}</svg>'
         )
 
@@ -117,7 +120,7 @@ def _key(caption: Caption) -> str:
         return '<p class="facts">Where the model looked was not recorded.</p>'
     return (
         '<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is relative to the '
-        "place a word weighed most, which is outlined. The percentage beside a word is its probability.</p>"
+        "strongest place of each word, which is outlined. The percentage beside a word is its probability.</p>"
     )
 
 
@@ -125,7 +128,8 @@ def _words(photo: _Photo, caption: Caption) -> str:
     if not caption.words:
         return "<p>There are no words to explain.</p>"
     cards = "\n".join(_card(photo, word, caption.boxes) for word in caption.words)
-    return f'<ol class="words" role="list">\n{cards}\n</ol>'
+    wide = " wide" if photo.width > WIDE * photo.height else ""
+    return f'<ol class="words{wide}" role="list">\n{cards}\n</ol>'
 
 
 def _card(photo: _Photo, word: Word, boxes: Floats | None) -> str:
@@ -179,7 +183,7 @@ def _others(account: Account, *, level: int) -> str:
     if not account.caption.others:
         return ""
     items = "".join(
-        f'<li dir="auto">{text(other.text or "(nothing)")} <span class="soft">{other.confidence:.2f}</span></li>'
+        f'<li><bdi>{text(other.text or "(nothing)")}</bdi> <span class="soft">{other.confidence:.2f}</span></li>'
         for other in account.caption.others
     )
     title = "Also drawn" if account.drawn else "Other sentences it kept"

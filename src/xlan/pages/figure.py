@@ -16,7 +16,7 @@ from xlan.pages.explanation import Account, percent
 from xlan.pages.heat import Floats, opacities, strongest
 from xlan.types import Caption, Word
 
-PANEL = 360  # most pixels of a panel, across and down
+PANEL = 360  # most pixels of a panel, across and down; long and low ones get up to twice that across
 NARROWEST = 170  # a column, so that words fit below pictures that are high and narrow
 ACROSS = 2400  # most pixels of a row
 GAP, MARGIN, LINE = 24, 36, 40
@@ -48,7 +48,8 @@ def explanation_figure(image: Image.Image, accounts: Sequence[Account]) -> Image
     Returns:
         An RGB image: for each account the sentence, then the picture and a panel per word, in rows.
     """
-    scale = min(PANEL / image.width, PANEL / image.height)
+    wide = min(2.0, max(1.0, image.width / image.height / 1.6))
+    scale = min(wide * PANEL / image.width, PANEL / image.height)
     width, height = (max(8, round(side * scale)) for side in image.size)
     small = image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
     most = 1 + max(len(account.caption.words) for account in accounts)

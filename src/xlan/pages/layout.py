@@ -60,19 +60,21 @@ max-height:460px;font-size:.8rem}
 .grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--soft);font-size:10.5px;font-family:system-ui,sans-serif}
 
 .store{position:absolute;width:0;height:0}
-.shot{display:block;width:100%;max-height:340px;background:var(--line)}
+.shot{display:block;width:100%;height:auto;max-height:340px;background:var(--line)}
 .word use{filter:grayscale(1)}
 .heat{fill:var(--heat);shape-rendering:crispEdges;print-color-adjust:exact}
 .edge,.edge-in{fill:none;vector-effect:non-scaling-stroke;stroke:#000;stroke-width:5px}
 .edge-in{stroke:#fff;stroke-width:2px}
 .hero{display:grid;grid-template-columns:minmax(0,2fr) minmax(0,3fr);gap:24px;align-items:start;margin:16px 0 0}
-.hero .shot{border-radius:8px;max-height:420px;background:none}
+.hero .shot{border-radius:8px;width:auto;max-width:100%;max-height:420px;background:none}
 .hero .said,.account>.said{font-size:1.5rem;line-height:1.3;overflow-wrap:anywhere}
 .sides{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:24px;margin-top:8px}
 .words{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,225px),1fr));gap:16px;margin:16px 0 0;
 padding:0;list-style:none}.words+h3{margin-top:24px}
+.words.wide{grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr))}
 .word>div{padding:10px 14px 14px}
-.word h3{display:flex;justify-content:space-between;gap:8px;font-size:1.1rem;margin:0 0 6px;overflow-wrap:anywhere}
+.word h3{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 8px;font-size:1.1rem;
+margin:0 0 6px;overflow-wrap:anywhere}
 .word h3 span{font-variant-numeric:tabular-nums;white-space:nowrap}
 .word dl{margin:10px 0 0;font-size:.85rem}.word dt{color:var(--soft)}
 .word dd{margin:0 0 6px;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}.word dd:last-child{margin:0}
