@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from xlan.pages.explanation import SIDE, Account, explanation_page, gate_in_words, percent, where_it_looked
+from xlan.pages.heat import strongest
 from xlan.types import Caption, Word
 
 EVIL = "\"><script>alert(1)</script><img src=x onerror='y'>"
@@ -165,6 +166,16 @@ def test_shares_in_words(share: float, said: str) -> None:
     assert percent(share).replace("\N{NO-BREAK SPACE}", " ") == said
 
 
+def assert_the_strongest_place_is_hot(page: Any, caption: Caption) -> None:
+    word, boxes = caption.words[0], caption.boxes
+    assert word.spatial is not None
+    assert boxes is not None
+    x0, y0, x1, y1 = boxes[strongest(word.spatial, boxes)]
+    shown = Image.open(io.BytesIO(page.locator(".word .shot").first.screenshot())).convert("RGB")
+    red, green, blue = shown.getpixel((int((x0 + x1) / 2 * shown.width), int((y0 + y1) / 2 * shown.height)))  # type: ignore[misc]
+    assert red > green + 80 > blue
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("color_scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 390])
@@ -191,5 +202,6 @@ def test_a_browser_shows_it_and_axe_finds_no_fault(
     shown = Image.open(io.BytesIO(page.locator(".hero .shot").screenshot()))
     corner = shown.convert("RGB").getpixel((shown.width // 4, shown.height // 4))
     assert max(abs(a - b) for a, b in zip(corner, (0, 0, 128), strict=True)) < 20  # type: ignore[arg-type]
+    assert_the_strongest_place_is_hot(page, accounts[0].caption)
     faults = axe.Axe().run(page).response["violations"]
     assert [(fault["id"], fault["impact"]) for fault in faults] == []

@@ -22,7 +22,9 @@ RUNNERS_UP = 3
 
 
 def explain(
-    photo: Annotated[str, typer.Argument(help="A picture, or - for standard input.", show_default=False)],
+    photo: Annotated[
+        str, typer.Argument(metavar="PHOTO", help="A picture, or - for standard input.", show_default=False)
+    ],
     output: Annotated[
         Path,
         typer.Option("-o", "--output", help="Where to: a page (.html) or a figure (.png).", show_default=False),

@@ -14,8 +14,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--paper:#fff;--card:#f5f6f8;--line:#dfe3e8;--mark:#0b62c4;
 --best:#b3420a;--warn:#fff1d6;--warn-ink:#5c3b00;--heat:#ff4d00}
-@media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#a5adb6;--paper:#14171a;--card:#1e2226;--line:#353b42;
---mark:#6cb2ff;--best:#ffa25e;--warn:#3a2c12;--warn-ink:#ffdf9e}}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#a5adb6;--paper:#14171a;--card:#1e2226;
+--line:#353b42;--mark:#6cb2ff;--best:#ffa25e;--warn:#3a2c12;--warn-ink:#ffdf9e}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
@@ -81,7 +81,7 @@ margin:0 0 6px;overflow-wrap:anywhere}
 .strip{display:block;width:100%;height:26px;background:var(--line);border-radius:3px;fill:var(--mark);margin:3px 0}
 .key{display:inline-block;width:64px;height:.8em;border-radius:3px;margin:0 4px;vertical-align:-1px;
 background:linear-gradient(90deg,transparent,var(--heat));border:1px solid var(--line);print-color-adjust:exact}
-@media(max-width:760px){.hero,.sides{grid-template-columns:minmax(0,1fr)}.hero{gap:16px}}
+@media screen and (max-width:760px){.hero,.sides{grid-template-columns:minmax(0,1fr)}.hero{gap:16px}}
 @media print{:root{color-scheme:light}main{max-width:none;padding:0}figure,article,.word{break-inside:avoid}
 .meter,.meter i,.strip{print-color-adjust:exact}}
 """
