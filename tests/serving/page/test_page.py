@@ -354,3 +354,24 @@ def test_a_server_that_asks_for_a_token(
     kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
     assert token not in kept
     assert page.locator("#token").input_value() == ""
+
+
+def test_a_file_that_is_gone(page: Any, tmp_path: Path, photo: Photo) -> None:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(photo(14)["buffer"])
+    held = hold(page)
+    add(page, photo(1), photo(2))
+    page.set_input_files("#files", path)
+    wait_for(page, lambda: len(held) == 2)
+    path.unlink()
+    held[0].continue_()
+    expect(page.locator(".state").first).to_have_text(
+        "This cannot be read. Is it a folder, or was the file moved or changed?"
+    )
+    held[1].continue_()
+
+
+def test_a_caption_without_words(page: Any, photo: Photo) -> None:
+    fake(page, "")
+    add(page, photo(15))
+    expect(page.locator(".sentence")).to_have_text("(nothing)")

@@ -128,7 +128,7 @@ class Card {
       const { photo, note } = await fitting(this.file, image, limits);
       this.part(".note").textContent = note;
       this.part(".note").hidden = !note;
-      this.answer = await captionOf(photo, this.name, chosen.fields, signal, (seconds) => this.wait(seconds));
+      this.answer = await captionOf(photo, chosen.fields, signal, (seconds) => this.wait(seconds));
       this.showAnswer(this.answer, chosen);
     } catch (error) {
       if (signal.aborted) return;
@@ -186,7 +186,7 @@ class Card {
       block.id = id(i);
       return block;
     });
-    this.sentence.replaceChildren(...buttons);
+    this.sentence.replaceChildren(...(buttons.length ? buttons : ["(nothing)"]));
     this.part(".telling").replaceChildren(...told, make("p", { class: "soft" }, TIP));
   }
 

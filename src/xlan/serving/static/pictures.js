@@ -35,6 +35,14 @@ export function asJpeg(canvas) {
   });
 }
 
+/** The file as it is now; folders, and files that were moved or changed, cannot be read. @param {File} file */
+async function readable(file) {
+  const bytes = await file.arrayBuffer().catch(() => {
+    throw new Refusal("This cannot be read. Is it a folder, or was the file moved or changed?");
+  });
+  return new Blob([bytes], { type: file.type });
+}
+
 /**
  * The photo as the server takes it: the file itself, or a smaller copy with a note that says so.
  * @param {File} file @param {HTMLImageElement | null} image @param {import("./server.js").Limits} limits
@@ -43,7 +51,7 @@ export function asJpeg(canvas) {
 export async function fitting(file, image, limits) {
   const pixels = image ? image.naturalWidth * image.naturalHeight : 0;
   const heavy = file.size > limits.max_bytes;
-  if (!heavy && pixels <= limits.max_pixels) return { photo: file, note: "" };
+  if (!heavy && pixels <= limits.max_pixels) return { photo: await readable(file), note: "" };
   const why = heavy
     ? `The file has ${megabytes(file.size)}, this server takes ${megabytes(limits.max_bytes)}`
     : `The photo has ${pixels} pixels, this server takes ${limits.max_pixels}`;

@@ -84,13 +84,13 @@ function pause(seconds, signal) {
 
 /**
  * A caption for a photo. While the server is busy, wait as long as it says and ask again.
- * @param {Blob} photo @param {string} name @param {string[][]} options @param {AbortSignal} signal
+ * @param {Blob} photo @param {string[][]} options @param {AbortSignal} signal
  * @param {(seconds: number) => void} wait is told how long; 0 when the wait is over
  * @returns {Promise<Answer>}
  */
-export async function captionOf(photo, name, options, signal, wait) {
+export async function captionOf(photo, options, signal, wait) {
   const body = new FormData();
-  body.append("image", photo, name);
+  body.append("image", photo, "photo"); // what it is called is nobody's business
   for (const [field, value] of [...options, ["explain", "true"]]) body.append(field, value);
   for (let attempt = 1; ; attempt++) {
     const response = await call("v1/captions", { method: "POST", body, signal }, true);
