@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from xlan.pages.heat import Floats, heat_svg, place_in_words, strongest, weight_on_whole
+from xlan.pages.heat import Floats, covers_all, heat_svg, place_in_words, strongest, weight_on_whole
 from xlan.pages.layout import page, text, thumbnail
 from xlan.types import Caption, Word
 
@@ -16,6 +16,7 @@ SIDE = 720  # pixels of the picture in the page
 WIDE = 2.2  # width to height of pictures that would be too small in a narrow card
 STRIP_BARS = 64
 SHUT, OPEN = 0.1, 0.9
+EVEN = 1.5  # a strongest place below so many times the mean is hardly one
 MINUS, NO_BREAK = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 
@@ -158,7 +159,10 @@ def where_it_looked(spatial: Floats, boxes: Floats) -> str:
     top = strongest(spatial, boxes)
     if top is not None:
         place = place_in_words(boxes[top])
-        parts.append(f"most {'in' if place == 'centre' else 'at'} the {place} ({percent(float(spatial[top]))})")
+        places = spatial[~covers_all(boxes)]
+        even = len(places) > 1 and float(spatial[top]) < EVEN * float(places.mean())
+        much = "evenly all over, a little more" if even else "most"
+        parts.append(f"{much} {'in' if place == 'centre' else 'at'} the {place} ({percent(float(spatial[top]))})")
     whole = weight_on_whole(spatial, boxes)
     if whole > 0:
         parts.append(f"{percent(whole)} on the picture as a whole")
