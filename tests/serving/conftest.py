@@ -85,7 +85,8 @@ def run_server(
 def server(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with small limits that lives as long as the tests; `server.url` is its address."""
     log = tmp_path_factory.mktemp("server") / "log"
-    with run_server(model_directory, log, "--max-bytes", "1000000", "--max-pixels", "4000000") as running:
+    limits = ("--max-bytes", "1000000", "--max-pixels", "4000000", "--threads", "2")
+    with run_server(model_directory, log, *limits) as running:
         yield running
 
 

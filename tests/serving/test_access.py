@@ -20,7 +20,7 @@ def locked(start_for_module: Callable[..., Any]) -> Any:
 @pytest.mark.parametrize(("method", "path"), [("POST", "/v1/captions"), ("GET", "/v1/model"), ("GET", "/metrics")])
 @pytest.mark.parametrize(
     "header",
-    [None, "", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \u00fc", "Bearer a b"],
+    [None, "", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \u00fc", "Bearer a b"],
 )
 def test_without_the_token_there_is_nothing(locked: Any, method: str, path: str, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("utf-8")}

@@ -43,21 +43,23 @@ def serve(
     ] = 30.0,
     max_bytes: Annotated[int, typer.Option(help="Largest picture in bytes.", min=1)] = 20 << 20,
     max_pixels: Annotated[int, typer.Option(help="Most pixels a picture may have.", min=1)] = 50_000_000,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads that share a batch; as many as cores unless given.", min=1, max=256)
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line on standard error for every request.")] = False,
 ) -> None:
     """Answer requests for captions over HTTP, with a page to drop photos on.
 
     Prints its address when it is ready. Ctrl-C or SIGTERM: finishes what it has accepted, then ends.
     """
-    # Threads of torch that wait for each other shall sleep rather than spin: threads that open pictures and answer
-    # requests want the same cores (docs/serving.md has figures). Read once, when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtraError("xlan serve", "serve") from None
+    import torch
+
     from xlan.pipeline import SHIPPED, Captioner
     from xlan.serving import server
     from xlan.serving.settings import ServeSettings
@@ -75,7 +77,9 @@ def serve(
         queue=queue,
         timeout=timeout,
         limits=ImageLimits(max_bytes, max_pixels),
+        lanes=threads or torch.get_num_threads(),
     )
+    torch.set_num_threads(1)  # in each of them
     _log_to_standard_error(quiet)
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who runs a server.
     warnings.filterwarnings("ignore", module=r"PIL\.")

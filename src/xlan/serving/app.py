@@ -51,7 +51,7 @@ def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> F
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastAPI's signature
         yield
-        service.batcher.close()
+        service.close()
 
     app = FastAPI(
         title="xlan",

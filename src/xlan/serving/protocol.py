@@ -25,7 +25,9 @@ MAX_HEADER_BYTES = 32 << 10
 class GuardedConfig(uvicorn.Config):
     """uvicorn's configuration, and the numbers of `GuardedProtocol`."""
 
-    def __init__(self, app: Any, *, header_timeout: float, stall_timeout: float, connections: int, **options: Any) -> None:
+    def __init__(
+        self, app: Any, *, header_timeout: float, stall_timeout: float, connections: int, **options: Any
+    ) -> None:
         super().__init__(
             app, http=GuardedProtocol, ws="none", h11_max_incomplete_event_size=MAX_HEADER_BYTES, **options
         )

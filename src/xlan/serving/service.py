@@ -1,16 +1,19 @@
 """The model as requests see it: a body in, an answer out, many at a time.
 
 Pictures of one batch are looked at together, whatever their options; those with equal options also share the search for
-words.
+words. Several cores share a batch by its pictures: threads inside torch's products would have to wait for each other
+thousands of times per caption.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +33,8 @@ from xlan.vision.image import FORMATS
 from xlan.vision.regions import PreparedImage
 
 _PICTURE = "image"  # what errors call a picture that came without a name
+# Fewer pictures than this are not worth a thread: what a batch saves would be lost again.
+_LEAST_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,13 @@ def caption_orders(captioner: Captioner, orders: Sequence[Order]) -> list[Captio
     return [found[i] for i in range(len(orders))]
 
 
+def shares(orders: Sequence[Order], lanes: int) -> list[Sequence[Order]]:
+    """A batch as up to `lanes` parts of nearly equal size, in order, none smaller than is worth it."""
+    count = max(1, min(lanes, len(orders) // _LEAST_SHARE))
+    edges = [i * len(orders) // count for i in range(count + 1)]
+    return [orders[start:end] for start, end in itertools.pairwise(edges)]
+
+
 class Service:
     """Answers caption requests.
 
@@ -84,8 +96,9 @@ class Service:
         self.stopping = False
         self.in_progress = 0
         self._batch_seconds = 0.0
+        self._lanes = ThreadPoolExecutor(settings.lanes, thread_name_prefix="xlan-lane")
         self.batcher: Batcher[Order, Captioned] = Batcher(
-            lambda orders: caption_orders(captioner, orders),
+            self._work,
             max_batch=settings.max_batch,
             max_wait=settings.max_wait,
             capacity=settings.queue,
@@ -127,6 +140,11 @@ class Service:
             finally:
                 self._memory.give_back(size)
 
+    def close(self) -> None:
+        """End the threads; nothing may be in progress any more."""
+        self.batcher.close()
+        self._lanes.shutdown()
+
     def describe(self) -> dict[str, Any]:
         """The model and the limits, as JSON values."""
         captioner, settings = self._captioner, self._settings
@@ -145,6 +163,13 @@ class Service:
                 "timeout": settings.timeout,
             },
         }
+
+    def _work(self, orders: Sequence[Order]) -> list[Captioned | Exception]:
+        """In the batcher's thread: a batch, by all lanes at once."""
+        first, *others = shares(orders, self._settings.lanes)
+        helped = [self._lanes.submit(caption_orders, self._captioner, share) for share in others]
+        found = caption_orders(self._captioner, first)
+        return found + [result for one in helped for result in one.result()]
 
     @contextlib.contextmanager
     def _accepted(self) -> Iterator[None]:

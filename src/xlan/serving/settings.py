@@ -26,6 +26,7 @@ class ServeSettings:
         queue: most requests that are accepted and not yet with the model.
         timeout: seconds from a whole request to its answer.
         limits: largest picture in bytes and in pixels.
+        lanes: threads that share the pictures of a batch, torch itself being left at one thread each.
         openers: threads that open pictures.
         header_timeout: seconds a client may take for its request's header.
         stall_timeout: seconds without a byte while a body is read, or an answer is not taken.
@@ -43,6 +44,7 @@ class ServeSettings:
     queue: int = 64
     timeout: float = 30.0
     limits: ImageLimits = DEFAULT_UPLOAD_LIMITS
+    lanes: int = 1
     openers: int = 2
     header_timeout: float = 10.0
     stall_timeout: float = 10.0
@@ -51,7 +53,7 @@ class ServeSettings:
     connections: int = 512
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "queue", "openers", "connections"):
+        for name in ("max_batch", "queue", "lanes", "openers", "connections"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
         for name in ("timeout", "header_timeout", "stall_timeout", "body_timeout", "idle_timeout"):
