@@ -139,6 +139,7 @@ def _address(host: str, port: int) -> str:
 def _log_to_standard_error(quiet: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a client's bad form is no concern of ours
     for logger, level in (("xlan", logging.INFO), ("uvicorn", logging.WARNING), ("asyncio", logging.WARNING)):
         logging.getLogger(logger).addHandler(handler)
         logging.getLogger(logger).setLevel(logging.WARNING if quiet else level)

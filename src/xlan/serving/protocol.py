@@ -3,7 +3,8 @@
     waiting for a header   from the first moment, or the first byte after an idle time    `header_timeout`
     sending on after the answer   the rest of a body that was refused                     `stall_timeout`
     not taking the answer   no byte of it                                                 `stall_timeout`
-    too many connections   the one between requests that has been silent longest gives way
+    too many connections   the one between requests that has been silent longest gives way, else the one whose body
+                           has stopped longest
 
 How long a body may take is a matter of the application (`uploads.read_body`), which can still answer; idle connections
 are uvicorn's own matter (`timeout_keep_alive`).
@@ -114,5 +115,6 @@ class GuardedProtocol(H11Protocol):
     def _make_room(self) -> None:
         others = [cast(GuardedProtocol, other) for other in self.connections if other is not self]
         between = [other for other in others if other.conn.their_state is h11.IDLE or other.transport.is_closing()]
-        chosen = min(between, key=lambda other: other.heard, default=self)
+        unfinished = [other for other in others if other.conn.their_state is h11.SEND_BODY]
+        chosen = min(between or unfinished or [self], key=lambda other: other.heard)
         chosen.transport.abort()

@@ -27,7 +27,7 @@ from xlan.serving.batching import Answer, Batcher, QueueFullError, TimeIsUpError
 from xlan.serving.monitor import Monitor
 from xlan.serving.problems import Problem
 from xlan.serving.settings import ServeSettings
-from xlan.serving.uploads import BodyMemory, parse_upload, read_body
+from xlan.serving.uploads import Body, BodyMemory, parse_upload, read_body
 from xlan.types import Caption
 from xlan.vision.image import FORMATS
 from xlan.vision.regions import PreparedImage
@@ -119,26 +119,23 @@ class Service:
             Problem: why there is none.
             ClientDisconnect: nobody wants it any more.
         """
+        settings, body = self._settings, Body(self._memory)
         with self._accepted():
-            settings = self._settings
-            body = await read_body(
-                request,
-                limit=settings.max_body,
-                stall=settings.stall_timeout,
-                total=settings.body_timeout,
-                memory=self._memory,
-            )
-            size = len(body)
             try:
+                await read_body(
+                    request,
+                    body,
+                    limit=settings.max_body,
+                    stall=settings.stall_timeout,
+                    total=settings.body_timeout,
+                )
                 content_type = request.headers.get("content-type", "")
-                answering = asyncio.ensure_future(self._answer(body, content_type))
-                del body  # the thread that opens the picture has it; keeping it here would double the memory
-                return await _unless_gone(answering, request)
+                return await _unless_gone(asyncio.ensure_future(self._answer(body, content_type)), request)
             except ClientDisconnect:
                 self.monitor.dropped.add("client left")
                 raise
             finally:
-                self._memory.give_back(size)
+                body.let_go()
 
     def close(self) -> None:
         """End the threads; nothing may be in progress any more."""
@@ -182,7 +179,7 @@ class Service:
         finally:
             self.in_progress -= 1
 
-    async def _answer(self, body: bytes, content_type: str) -> bytes:
+    async def _answer(self, body: Body, content_type: str) -> bytes:
         try:
             answer = await self.batcher.submit(
                 lambda: self._prepare(body, content_type), timeout=self._settings.timeout
@@ -200,9 +197,10 @@ class Service:
             return await asyncio.to_thread(self._encode, answer)
         return self._encode(answer)
 
-    def _prepare(self, body: bytes, content_type: str) -> Order:
+    def _prepare(self, body: Body, content_type: str) -> Order:
         """In a thread: everything about one request that needs no other."""
-        upload = parse_upload(body, content_type, self._settings.limits)
+        upload = parse_upload(body.data, content_type, self._settings.limits)
+        body.let_go()  # those who wait in the queue keep a small picture and no body
         self._captioner.check(upload.options)
         try:
             picture = self._captioner.prepare(upload.image, limits=self._settings.limits, name=_PICTURE)

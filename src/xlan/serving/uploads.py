@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,25 +41,52 @@ class Upload:
 
 
 class BodyMemory:
-    """Counts the bytes of all bodies that are held at once, so that many large ones cannot fill the memory."""
+    """Counts the bytes of all bodies that are held at once, so that many large ones cannot fill the memory.
+
+    Args:
+        limit: most bytes.
+    """
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self._limit = limit
+        self._lock = threading.Lock()
         self.used = 0
 
     def take(self, count: int) -> None:
         """Raises Problem (503) when there is no room."""
-        if self.used + count > self.limit:
-            raise Problem("busy", "too many uploads are under way; try again in a moment", {"Retry-After": "1"})
-        self.used += count
+        with self._lock:
+            if self.used + count > self._limit:
+                raise Problem("busy", "too many uploads are under way; try again in a moment", {"Retry-After": "1"})
+            self.used += count
 
     def give_back(self, count: int) -> None:
-        """The bytes are gone."""
-        self.used -= count
+        """So many bytes are gone."""
+        with self._lock:
+            self.used -= count
 
 
-async def read_body(request: Request, *, limit: int, stall: float, total: float, memory: BodyMemory) -> bytes:
-    """The whole body, counted in `memory` (on errors it is given back, else the caller does so).
+class Body:
+    """Bytes of a request, counted until they are let go."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
+        self._lock = threading.Lock()  # the thread that reads the body and the one that parses it both let it go
+        self.data = bytearray()
+
+    def add(self, part: bytes) -> None:
+        """Raises Problem (503) when the server holds too many bytes already."""
+        self._memory.take(len(part))
+        self.data += part
+
+    def let_go(self) -> None:
+        """Forget the bytes; doing so twice does no harm."""
+        with self._lock:
+            self._memory.give_back(len(self.data))
+            self.data = bytearray()
+
+
+async def read_body(request: Request, body: Body, *, limit: int, stall: float, total: float) -> None:
+    """Read a whole body.
 
     Raises:
         Problem: larger than `limit`, or slower than `stall` seconds between bytes or `total` seconds in all.
@@ -67,30 +95,23 @@ async def read_body(request: Request, *, limit: int, stall: float, total: float,
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced[:20]) > limit:
         _too_large(limit)
-    body = bytearray()
     end = time.monotonic() + total
-    try:
-        more = True
-        while more:
-            with anyio.move_on_after(min(stall, end - time.monotonic())) as scope:
-                message = await request.receive()
-            if scope.cancelled_caught:
-                raise Problem("too-slow", "the body of the request did not arrive in time")
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            part = message.get("body", b"")
-            if len(body) + len(part) > limit:
-                _too_large(limit)
-            memory.take(len(part))
-            body += part
-            more = message.get("more_body", False)
-    except BaseException:
-        memory.give_back(len(body))
-        raise
-    return bytes(body)
+    more = True
+    while more:
+        with anyio.move_on_after(min(stall, end - time.monotonic())) as scope:
+            message = await request.receive()
+        if scope.cancelled_caught:
+            raise Problem("too-slow", "the body of the request did not arrive in time")
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        if len(body.data) + len(part) > limit:
+            _too_large(limit)
+        body.add(part)
+        more = message.get("more_body", False)
 
 
-def parse_upload(body: bytes, content_type: str, limits: ImageLimits) -> Upload:
+def parse_upload(body: bytes | bytearray, content_type: str, limits: ImageLimits) -> Upload:
     """Picture and options of a whole body.
 
     Raises:
@@ -126,7 +147,7 @@ def _refuse_stranger(image: bytes) -> NoReturn:
     raise AssertionError("a picture of no known kind was opened")
 
 
-def _parse_json(body: bytes) -> tuple[bytes, dict[str, Any]]:
+def _parse_json(body: bytes | bytearray) -> tuple[bytes, dict[str, Any]]:
     try:
         values = json.loads(body, parse_constant=_no_constant)
     except RecursionError:
@@ -152,13 +173,13 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _parse_form(body: bytes, boundary: bytes) -> tuple[bytes, dict[str, Any]]:
+def _parse_form(body: bytes | bytearray, boundary: bytes) -> tuple[bytes, dict[str, Any]]:
     if not boundary:
         raise Problem("bad-request", "multipart: the Content-Type names no boundary")
     form = _Form()
     try:
         parser = MultipartParser(boundary, form.callbacks())  # type: ignore[arg-type]
-        parser.write(body)
+        parser.write(bytes(body))
         parser.finalize()
     except FormParserError:
         raise Problem("bad-request", "multipart: the body is not valid") from None

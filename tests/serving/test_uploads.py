@@ -1,0 +1,142 @@
+"""Bodies of requests, whatever is in them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.requests import ClientDisconnect, Request
+
+from xlan.pipeline import CaptionOptions
+from xlan.serving.problems import Problem
+from xlan.serving.uploads import Body, BodyMemory, Upload, parse_upload, read_body
+from xlan.vision.image import ImageLimits
+
+LIMITS = ImageLimits(max_bytes=10_000, max_pixels=1000)
+PNG = b"\x89PNG\r\n\x1a\n and more"
+PIECES = [PNG, b"--x", b"--x--", b"\r\n", b"\r\n\r\n", b"\n", b"\0", b"--", b"a: b", b":", b"3"]
+PIECES += [b'Content-Disposition: form-data; name="image"', b'Content-Disposition: form-data; name="beams"']
+FORM = "multipart/form-data; boundary=x"
+
+
+def form(**fields: bytes) -> bytes:
+    parts = [
+        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode() + value + b"\r\n"
+        for name, value in fields.items()
+    ]
+    return b"".join(parts) + b"--x--\r\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(image=st.binary(max_size=2000))
+def test_a_picture_arrives_byte_for_byte(image: bytes) -> None:
+    wanted = Upload(PNG + image, CaptionOptions(beams=2, must=("a", "b c")))
+    body = form(image=PNG + image, beams=b"2", must=b"a").replace(b"--x--", b"") + form(must=b"b c")
+    text = {"image": base64.b64encode(PNG + image).decode(), "beams": 2, "must": ["a", "b c"]}
+    if b"\r\n--x" not in image:
+        assert parse_upload(body.replace(b"\r\n\r\n--x\r\n", b"\r\n--x\r\n"), FORM, LIMITS) == wanted
+    assert parse_upload(json.dumps(text).encode(), "application/json; charset=utf-8", LIMITS) == wanted
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    body=st.one_of(
+        st.binary(max_size=300),
+        st.lists(
+            st.sampled_from(PIECES),
+            max_size=14,
+        ).map(b"".join),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text(max_size=20) | st.integers(),
+            lambda inner: (
+                st.lists(inner, max_size=4)
+                | st.dictionaries(st.sampled_from(["image", "beams", "must", "seed", "x"]), inner, max_size=4)
+            ),
+            max_leaves=10,
+        ).map(lambda value: json.dumps(value).encode()),
+    ),
+    kind=st.sampled_from(
+        [FORM, "application/json", "multipart/form-data; boundary=" + "y" * 300, "text/plain", "", ";"]
+    ),
+)
+def test_anything_is_understood_or_refused_in_words(body: bytes, kind: str) -> None:
+    refused: Problem | None = None
+    try:
+        assert parse_upload(body, kind, LIMITS).image.startswith(PNG[:8])
+    except Problem as problem:
+        refused = problem
+    if refused is not None:
+        assert refused.status in (400, 413, 415, 422)
+        assert "\n" not in refused.detail
+        assert refused.response().body  # text that can be sent
+
+
+def test_a_word_that_is_half_a_character_is_refused_and_the_answer_can_be_sent() -> None:
+    body = json.dumps({"image": base64.b64encode(PNG).decode(), "\ud800": 1}).encode()
+    with pytest.raises(Problem) as caught:
+        parse_upload(body, "application/json", LIMITS)
+    assert caught.value.response().body.isascii()
+
+
+def request_of(*messages: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = (), pause: float = 0.0) -> Request:
+    left = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(pause)
+        return left.pop(0)
+
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": list(headers)}, receive)
+
+
+def part(data: bytes, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+def read(request: Request, memory: BodyMemory, *, limit: int = 100, stall: float = 5, total: float = 5) -> Body:
+    body = Body(memory)
+    asyncio.run(read_body(request, body, limit=limit, stall=stall, total=total))
+    return body
+
+
+def test_a_body_in_parts_is_counted_until_it_is_let_go() -> None:
+    memory = BodyMemory(100)
+    body = read(request_of(part(b"ab"), part(b"cd"), part(b"", more=False)), memory)
+    assert (body.data, memory.used) == (b"abcd", 4)
+    body.let_go()
+    body.let_go()
+    assert memory.used == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind"),
+    [
+        (request_of(headers=((b"content-length", b"101"),)), "too-large"),
+        (request_of(headers=((b"content-length", b"9" * 400),)), "too-large"),
+        (request_of(part(b"x" * 60), part(b"x" * 60, more=False)), "too-large"),
+        (request_of(part(b"x"), pause=1.0), "too-slow"),
+        (request_of(*[part(b"x")] * 100, pause=0.03), "too-slow"),
+    ],
+    ids=["announced", "announced with many digits", "not announced", "stalls", "in single bytes"],
+)
+def test_bodies_that_are_not_read_to_the_end(request_: Request, kind: str) -> None:
+    with pytest.raises(Problem) as caught:
+        read(request_, BodyMemory(1000), stall=0.1, total=0.3)
+    assert caught.value.kind == kind
+
+
+def test_all_bodies_together_are_limited() -> None:
+    memory = BodyMemory(10)
+    read(request_of(part(b"12345678", more=False)), memory)
+    with pytest.raises(Problem) as caught:
+        read(request_of(part(b"123", more=False)), memory)
+    assert (caught.value.kind, caught.value.headers) == ("busy", {"Retry-After": "1"})
+
+
+def test_a_client_that_leaves_in_the_middle() -> None:
+    with pytest.raises(ClientDisconnect):
+        read(request_of(part(b"x"), {"type": "http.disconnect"}), BodyMemory(100))
