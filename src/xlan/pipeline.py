@@ -279,11 +279,11 @@ class Captioner:
         self, encoded: Encoded, found: DecodingResult, count: int
     ) -> list[list[tuple[tuple[str, float], ...]]]:
         """Per image, per place of its first caption: other words and their probabilities."""
-        if not count:
-            return [[] for _ in range(len(encoded))]
         special = self.vocabulary.special
         without = {special.pad, special.bos, special.eos, special.unk}
         count = min(count, self.model.vocab_size - len(without) - 1)
+        if count < 1:
+            return [[] for _ in range(len(encoded))]
         first = found.ids[:, 0]
         ids, log_probs = alternatives(self.model, encoded, special, first, count=count, without=without)
         return [
