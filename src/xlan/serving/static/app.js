@@ -122,10 +122,10 @@ class Card {
     const chosen = this.options;
     this.show("working", LOOKING);
     try {
-      const { limits } = await facts(signal, true);
+      const server = await facts(signal, true);
       const image = await decoded(this.address);
       await this.preview(image);
-      const { photo, note } = await fitting(this.file, image, limits);
+      const { photo, note } = await fitting(this.file, image, server);
       this.part(".note").textContent = note;
       this.part(".note").hidden = !note;
       this.answer = await captionOf(photo, chosen.fields, signal, (seconds) => this.wait(seconds));

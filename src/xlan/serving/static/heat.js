@@ -7,6 +7,7 @@ import { draw, percent } from "./basics.js";
 /** @typedef {Chance & {runners_up: Chance[], spatial: number[] | null}} Word */
 
 const STRENGTH = 0.85;
+const EVEN = 1.5; // a strongest place below so many times the mean is hardly one
 
 /** A grid's region for the picture as a whole says nothing of a place. @param {number[]} box */
 const coversAll = ([x0, y0, x1, y1]) => x0 <= 0 && y0 <= 0 && x1 >= 1 && y1 >= 1;
@@ -52,12 +53,21 @@ function placeInWords([x0, y0, x1, y1]) {
   return `${down} ${across}`.trim();
 }
 
-/** @param {number[]} spatial @param {number[][]} boxes */
+/** @param {number[]} weights */
+const total = (weights) => weights.reduce((sum, weight) => sum + weight, 0);
+
+/** Attention in words, those of xlan.pages.explanation. @param {number[]} spatial @param {number[][]} boxes */
 export function whereItLooked(spatial, boxes) {
   const top = strongest(spatial, boxes);
-  const whole = spatial.reduce((sum, weight, i) => (coversAll(boxes[i]) ? sum + weight : sum), 0);
-  const place = top < 0 ? "" : placeInWords(boxes[top]);
-  const parts = top < 0 ? [] : [`most ${place ? `at the ${place}` : "in the centre"} (${percent(spatial[top])})`];
+  const places = spatial.filter((_, i) => !coversAll(boxes[i]));
+  const parts = [];
+  if (top >= 0) {
+    const even = places.length > 1 && spatial[top] < (EVEN * total(places)) / places.length;
+    const place = placeInWords(boxes[top]);
+    const much = even ? "evenly all over, a little more" : "most";
+    parts.push(`${much} ${place ? `at the ${place}` : "in the centre"} (${percent(spatial[top])})`);
+  }
+  const whole = total(spatial.filter((_, i) => coversAll(boxes[i])));
   if (whole > 0) parts.push(`${percent(whole)} on the picture as a whole`);
   return parts.join(", ") || "nowhere in particular";
 }

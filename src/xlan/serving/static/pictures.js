@@ -1,10 +1,13 @@
 // @ts-check
-// Photos as this browser holds them: opened upright, made smaller where they are too large to show or to send.
+// Photos as this browser holds them: opened upright, and copied where they are too large or of a kind the server lacks.
 
 import { Refusal } from "./basics.js";
 
 /** @param {number} bytes */
 const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
+
+/** @param {number} pixels */
+const megapixels = (pixels) => `${(pixels / 1e6).toFixed(1)} megapixels`;
 
 /** The picture, or null where this browser cannot read it. @param {string} address */
 export async function decoded(address) {
@@ -44,23 +47,37 @@ async function readable(file) {
 }
 
 /**
- * The photo as the server takes it: the file itself, or a smaller copy with a note that says so.
- * @param {File} file @param {HTMLImageElement | null} image @param {import("./server.js").Limits} limits
+ * Why the server would not take a file; "" when it would.
+ * @param {File} file @param {HTMLImageElement | null} image @param {import("./server.js").Facts} facts
+ */
+function misfit(file, image, { limits, formats }) {
+  const pixels = image ? image.naturalWidth * image.naturalHeight : 0;
+  const known = formats.map((format) => `image/${format.toLowerCase()}`);
+  if (file.size > limits.max_bytes) {
+    return `The file has ${megabytes(file.size)}, this server takes ${megabytes(limits.max_bytes)}`;
+  }
+  if (pixels > limits.max_pixels) {
+    return `The photo has ${megapixels(pixels)}, this server takes ${megapixels(limits.max_pixels)}`;
+  }
+  return image && file.type && !known.includes(file.type) ? `This server does not read files of type ${file.type}` : "";
+}
+
+/**
+ * The photo as the server takes it: the file itself, or a copy with a note that says why.
+ * @param {File} file @param {HTMLImageElement | null} image @param {import("./server.js").Facts} facts
  * @returns {Promise<{photo: Blob, note: string}>}
  */
-export async function fitting(file, image, limits) {
-  const pixels = image ? image.naturalWidth * image.naturalHeight : 0;
-  const heavy = file.size > limits.max_bytes;
-  if (!heavy && pixels <= limits.max_pixels) return { photo: await readable(file), note: "" };
-  const why = heavy
-    ? `The file has ${megabytes(file.size)}, this server takes ${megabytes(limits.max_bytes)}`
-    : `The photo has ${pixels} pixels, this server takes ${limits.max_pixels}`;
+export async function fitting(file, image, facts) {
+  const { max_bytes, max_pixels } = facts.limits;
+  const why = misfit(file, image, facts);
+  if (!why) return { photo: await readable(file), note: "" };
   if (!image) throw new Refusal(`${why}, and this browser cannot make it smaller.`);
-  for (let scale = Math.min(1, Math.sqrt(limits.max_pixels / pixels)); scale > 0.02; scale *= 0.7) {
+  const fit = Math.sqrt(max_pixels / (image.naturalWidth * image.naturalHeight));
+  for (let scale = Math.min(1, fit); scale > 0.02; scale *= 0.7) {
     const canvas = scaled(image, scale);
     const photo = await asJpeg(canvas);
-    const note = `${why}: a copy of ${canvas.width} × ${canvas.height} pixels was sent.`;
-    if (photo.size <= limits.max_bytes) return { photo, note };
+    const note = `${why}: a JPEG copy of ${canvas.width} × ${canvas.height} pixels was sent.`;
+    if (photo.size <= max_bytes) return { photo, note };
   }
   throw new Refusal(`${why}, and no copy is small enough.`);
 }

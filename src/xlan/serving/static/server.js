@@ -6,8 +6,8 @@ import { find, Refusal } from "./basics.js";
 /** @typedef {{caption: string, confidence: number, score: number}} Other */
 /** @typedef {Other & {words: import("./heat.js").Word[], others: Other[], boxes: number[][] | null, model: string,
  *   image: {width: number, height: number}, seconds: {queue: number, model: number}}} Answer */
-/** @typedef {{max_bytes: number, max_pixels: number}} Limits */
-/** @typedef {{name: string, parameters: number, vocabulary: number, limits: Limits}} Facts */
+/** @typedef {{name: string, parameters: number, vocabulary: number, formats: string[],
+ *   limits: {max_bytes: number, max_pixels: number}}} Facts */
 
 const TRIES = 10; // of one photo at a busy server
 const LONGEST_WAIT = 60; // seconds between them
@@ -55,10 +55,11 @@ async function call(path, init, ask) {
   }
 }
 
-/** Why the server said no. @param {Response} response */
+/** Why the server said no, without the names of its fields. @param {Response} response */
 async function refusal(response) {
   const problem = await response.json().catch(() => ({}));
-  const detail = String(problem.detail || problem.title || `the server answered with status ${response.status}`);
+  const said = String(problem.detail || problem.title || `the server answered with status ${response.status}`);
+  const detail = said.replace(/^image: (?=is |has |claims |cannot )/, "this file ").replace(/^must: /, "");
   return new Refusal(detail[0].toUpperCase() + detail.slice(1) + (/[.!?]$/.test(detail) ? "" : "."));
 }
 
@@ -70,7 +71,7 @@ export async function facts(signal, ask) {
   /** @type {Facts} */
   const found = await response.json();
   const size = `${(found.parameters / 1e6).toFixed(1)} million parameters, ${found.vocabulary} words`;
-  find("#model", HTMLElement).textContent = `Model: ${found.name} (${size})`;
+  find("#model", HTMLElement).textContent = `Model: ${found.name} (${size}) ·`;
   return (known = found);
 }
 
