@@ -257,6 +257,7 @@ class Card {
     const line = this.part(".copied");
     line.textContent = "";
     const done = (await navigator.clipboard?.writeText(text).then(() => true, () => false)) || copyBySelection(text);
+    line.classList.toggle("ok", done);
     line.textContent = done ? `Copied: ${text}` : `Please copy this by hand: ${text}`;
   }
 
