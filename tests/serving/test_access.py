@@ -24,7 +24,7 @@ def locked(start_for_module: Callable[..., Any]) -> Any:
 )
 def test_without_the_token_there_is_nothing(locked: Any, method: str, path: str, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("utf-8")}
-    answer = httpx.request(method, locked.url + path, headers=headers, trust_env=False)
+    answer = httpx.request(method, locked.url + path, headers=headers, timeout=60, trust_env=False)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Bearer realm="xlan"'
     assert answer.json()["type"] == "urn:xlan:problem:token"
@@ -33,11 +33,11 @@ def test_without_the_token_there_is_nothing(locked: Any, method: str, path: str,
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/v1/health", "/static/app.js"])
 def test_pages_and_health_need_no_token(locked: Any, path: str) -> None:
-    assert httpx.get(locked.url + path, trust_env=False).status_code == 200
+    assert httpx.get(locked.url + path, timeout=60, trust_env=False).status_code == 200
 
 
 def test_the_document_asks_for_the_token(locked: Any) -> None:
-    document = httpx.get(locked.url + "/openapi.json", trust_env=False).json()
+    document = httpx.get(locked.url + "/openapi.json", timeout=60, trust_env=False).json()
     assert document["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
     assert document["paths"]["/v1/captions"]["post"]["security"] == [{"bearer": []}]
     assert "security" not in document["paths"]["/v1/health"]["get"]
@@ -45,7 +45,7 @@ def test_the_document_asks_for_the_token(locked: Any) -> None:
 
 def test_with_the_token_and_too_late(locked: Any, picture: Callable[..., bytes]) -> None:
     headers = {"Authorization": f"bearer {TOKEN}"}
-    with httpx.Client(base_url=locked.url, headers=headers, trust_env=False) as client:
+    with httpx.Client(base_url=locked.url, headers=headers, timeout=60, trust_env=False) as client:
         assert client.get("/v1/model").status_code == 200
         answer = client.post("/v1/captions", files={"image": picture(0)})
         assert answer.status_code == 504
@@ -59,5 +59,5 @@ def test_with_the_token_and_too_late(locked: Any, picture: Callable[..., bytes])
 
 
 def test_the_token_is_never_logged(locked: Any) -> None:
-    httpx.get(locked.url + "/v1/model", headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False)
+    httpx.get(locked.url + "/v1/model", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60, trust_env=False)
     assert TOKEN not in locked.log.read_text()

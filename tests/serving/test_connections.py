@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+PATIENCE = 30.0  # seconds; without its clocks the server would wait for ever, and machines under test can be slow
 HEADER = (
     b"POST /v1/captions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
 )
@@ -31,7 +32,7 @@ def strict(start_for_module: Callable[..., Any]) -> Any:
 
 
 def connect(server: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=2 * PATIENCE)
 
 
 def closed_after(connection: socket.socket) -> tuple[float, bytes]:
@@ -44,13 +45,13 @@ def closed_after(connection: socket.socket) -> tuple[float, bytes]:
 
 
 def get(server: Any, path: str = "/v1/health") -> httpx.Response:
-    return httpx.get(server.url + path, timeout=20, trust_env=False)
+    return httpx.get(server.url + path, timeout=2 * PATIENCE, trust_env=False)
 
 
 def test_a_client_that_says_nothing_is_let_go(strict: Any) -> None:
     with connect(strict) as connection:
         seconds, said = closed_after(connection)
-    assert 0.4 < seconds < 5
+    assert 0.4 < seconds < PATIENCE
     assert said == b""
 
 
@@ -61,9 +62,9 @@ def test_a_header_in_single_bytes_gains_no_time(strict: Any) -> None:
             for byte in b"GET /v1/health HTTP/1.1\r\nX-Slow: " + b"a" * 500:
                 connection.sendall(bytes([byte]))
                 time.sleep(0.05)
-                if time.monotonic() - began > 5:
+                if time.monotonic() - began > PATIENCE:
                     break
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < PATIENCE
 
 
 def test_the_second_header_has_its_clock_too(strict: Any) -> None:
@@ -72,7 +73,7 @@ def test_the_second_header_has_its_clock_too(strict: Any) -> None:
         assert b"200 OK" in connection.recv(65536)
         connection.sendall(b"GET /v1")  # which stops the clock for idle connections
         seconds, _ = closed_after(connection)
-    assert seconds < 5
+    assert seconds < PATIENCE
 
 
 def test_a_body_that_stops_is_answered_with_408(strict: Any) -> None:
@@ -81,7 +82,7 @@ def test_a_body_that_stops_is_answered_with_408(strict: Any) -> None:
         seconds, said = closed_after(connection)
     assert said.startswith(b"HTTP/1.1 408 ")
     assert b"urn:xlan:problem:too-slow" in said
-    assert seconds < 6
+    assert seconds < PATIENCE
 
 
 def test_a_body_in_single_bytes_is_answered_with_408(strict: Any) -> None:
@@ -89,7 +90,7 @@ def test_a_body_in_single_bytes_is_answered_with_408(strict: Any) -> None:
         connection.sendall(HEADER)
         connection.settimeout(0.2)
         said, began = b"", time.monotonic()
-        while not said and time.monotonic() - began < 6:
+        while not said and time.monotonic() - began < PATIENCE:
             connection.sendall(b" ")
             with contextlib.suppress(TimeoutError):
                 said = connection.recv(65536)
@@ -102,17 +103,19 @@ def test_who_goes_on_sending_after_the_answer_is_cut_off(strict: Any) -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
         began = time.monotonic()
         with contextlib.suppress(ConnectionError):
-            while time.monotonic() - began < 8:
+            while time.monotonic() - began < PATIENCE + 1:
                 connection.sendall(bytes(1000))
                 time.sleep(0.02)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < PATIENCE
 
 
 def test_a_crowd_of_idle_connections_makes_room(strict: Any, picture: Callable[..., bytes]) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(100):  # the server keeps 40
             stack.enter_context(connect(strict))
-        answer = httpx.post(strict.url + "/v1/captions", files={"image": picture(0)}, timeout=20, trust_env=False)
+        answer = httpx.post(
+            strict.url + "/v1/captions", files={"image": picture(0)}, timeout=2 * PATIENCE, trust_env=False
+        )
         assert answer.status_code == 200
 
 
@@ -128,9 +131,11 @@ def test_slow_clients_and_two_hundred_idle_ones_do_not_starve_others(
                 connection.sendall(HEADER + b"{")
         began = time.monotonic()
         for i in range(5):
-            answer = httpx.post(server.url + "/v1/captions", files={"image": picture(i)}, timeout=20, trust_env=False)
+            answer = httpx.post(
+                server.url + "/v1/captions", files={"image": picture(i)}, timeout=2 * PATIENCE, trust_env=False
+            )
             assert answer.status_code == 200
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < PATIENCE
         assert get(server).status_code == 200
 
 
@@ -141,7 +146,7 @@ def test_nonsense_instead_of_http_is_refused(server: Any) -> None:
             connection.sendall(nonsense)
             seconds, said = closed_after(connection)
         assert said.startswith(b"HTTP/1.1 400 ") or said == b""
-        assert seconds < 15
+        assert seconds < PATIENCE
     assert get(server).status_code == 200
 
 
@@ -154,7 +159,7 @@ def test_a_client_that_leaves_is_counted_and_forgotten(server: Any, picture: Cal
     for _ in range(8):
         with connect(server) as connection:
             connection.sendall(header.encode() + body)
-    for _ in range(100):
+    for _ in range(600):
         text = get(server, "/metrics").text
         if "\nxlan_requests_in_progress 0\n" in text and 'xlan_dropped_total{reason="client left"}' in text:
             return

@@ -60,7 +60,7 @@ def test_every_problem_is_listed_with_its_status() -> None:
 
 
 def test_every_metric_is_named(server: Any) -> None:
-    text = httpx.get(server.url + "/metrics", trust_env=False).text
+    text = httpx.get(server.url + "/metrics", timeout=60, trust_env=False).text
     names = re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)
     assert len(names) >= 10
     for name in names:

@@ -40,7 +40,7 @@ def test_schemathesis_finds_nothing_undocumented(server: Any, tmp_path: Path) ->
 
 
 def test_every_problem_of_a_caption_is_documented(server: Any) -> None:
-    document = httpx.get(server.url + "/openapi.json", trust_env=False).json()
+    document = httpx.get(server.url + "/openapi.json", timeout=60, trust_env=False).json()
     answers = document["paths"]["/v1/captions"]["post"]["responses"]
     statuses = {str(status) for status, _ in KINDS.values()} - {"401", "404", "405"}  # no token; other addresses
     assert set(answers) == statuses | {"200"}
@@ -52,7 +52,7 @@ def test_every_problem_of_a_caption_is_documented(server: Any) -> None:
 
 
 def test_examples_can_be_sent_as_they_stand(server: Any) -> None:
-    document = httpx.get(server.url + "/openapi.json", trust_env=False).json()
+    document = httpx.get(server.url + "/openapi.json", timeout=60, trust_env=False).json()
     body = document["paths"]["/v1/captions"]["post"]["requestBody"]["content"]["application/json"]
     for example in body["examples"].values():
         answer = httpx.post(server.url + "/v1/captions", json=example["value"], timeout=30, trust_env=False)

@@ -102,7 +102,7 @@ class Batcher(Generic[Item, Result]):
             TimeIsUpError: after `timeout` seconds; the item is dropped when its batch has not begun.
             Exception: whatever `prepare` or `work` raised for this item.
         """
-        if self.waiting >= self._capacity:
+        if self.full:
             raise QueueFullError
         loop = asyncio.get_running_loop()
         job: _Job[Item, Result] = _Job(loop.create_future())
@@ -116,6 +116,11 @@ class Batcher(Generic[Item, Result]):
             return job.answer.result()
         finally:
             self._drop(job, preparing)
+
+    @property
+    def full(self) -> bool:
+        """Whether `submit` would refuse."""
+        return self.waiting >= self._capacity
 
     def close(self) -> None:
         """End the threads; nothing may be waiting any more."""

@@ -10,7 +10,6 @@ import asyncio
 import errno
 import logging
 import math
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -46,11 +45,10 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's signature
-        """First signal: stop accepting. Second: stop waiting."""
+        """First signal: stop accepting. Second: stop waiting. Nothing is logged here, in the middle of anything."""
         if self._service.stopping:
             self.force_exit = self.should_exit = True
         else:
-            _log.warning("%s: finishing %d requests", signal.Signals(sig).name, self._service.in_progress)
             self._service.stopping = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -64,6 +62,7 @@ class Server(uvicorn.Server):
         serving = asyncio.ensure_future(super().main_loop())
         while not self._service.stopping and not serving.done():
             await asyncio.sleep(0.05)
+        _log.warning("stopping: finishing %d requests", self._service.in_progress)
         refusing = time.monotonic()
         while self._service.in_progress or time.monotonic() < refusing + LINGER_SECONDS:
             if self.should_exit:

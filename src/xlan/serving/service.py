@@ -121,6 +121,8 @@ class Service:
         """
         settings, body = self._settings, Body(self._memory)
         with self._accepted():
+            if self.batcher.full:  # known before the body is read, which may be long
+                raise self._busy()
             try:
                 await read_body(
                     request,
@@ -148,7 +150,7 @@ class Service:
         return {
             "name": settings.model_name,
             "card": settings.card,
-            "architecture": asdict(captioner.model.spec),
+            "architecture": {"kind": type(captioner.model).__name__, **asdict(captioner.model.spec)},
             "parameters": sum(weight.numel() for weight in captioner.model.parameters()),
             "vocabulary": len(captioner.vocabulary),
             "vision": dict(captioner.extractor.description) if captioner.extractor else {},
@@ -185,7 +187,7 @@ class Service:
                 lambda: self._prepare(body, content_type), timeout=self._settings.timeout
             )
         except QueueFullError:
-            raise Problem("busy", "too many requests are waiting", {"Retry-After": self._retry_after()}) from None
+            raise self._busy() from None
         except TimeIsUpError:
             self.monitor.dropped.add("time")
             raise Problem("time", f"there was no caption within {self._settings.timeout:g} seconds") from None
@@ -218,10 +220,10 @@ class Service:
         }
         return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
-    def _retry_after(self) -> str:
-        """Seconds until those who wait now will have been served, as far as the last batch tells."""
-        batches = self.batcher.waiting / self._settings.max_batch
-        return str(min(60, max(1, math.ceil(batches * self._batch_seconds))))
+    def _busy(self) -> Problem:
+        """Come back when those who wait now will have been served, as far as the last batch tells."""
+        seconds = math.ceil(self.batcher.waiting / self._settings.max_batch * self._batch_seconds)
+        return Problem("busy", "too many requests are waiting", {"Retry-After": str(min(60, max(1, seconds)))})
 
     def _count_batch(self, size: int, seconds: float) -> None:
         self._batch_seconds = seconds

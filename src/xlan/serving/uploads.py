@@ -6,6 +6,7 @@ Content-Type, pictures by their first bytes alone. Parsing is plain code without
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import anyio
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
@@ -98,10 +98,10 @@ async def read_body(request: Request, body: Body, *, limit: int, stall: float, t
     end = time.monotonic() + total
     more = True
     while more:
-        with anyio.move_on_after(min(stall, end - time.monotonic())) as scope:
-            message = await request.receive()
-        if scope.cancelled_caught:
-            raise Problem("too-slow", "the body of the request did not arrive in time")
+        try:
+            message = await asyncio.wait_for(request.receive(), min(stall, end - time.monotonic()))
+        except asyncio.TimeoutError:
+            raise Problem("too-slow", "the body of the request did not arrive in time") from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         part = message.get("body", b"")
