@@ -135,6 +135,7 @@ def test_an_announced_length_is_refused_before_a_byte_is_read(server: Any) -> No
         assert client.get("/v1/health").status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads the server's memory from /proc")
 def test_memory_stays_bounded(server: Any, client: httpx.Client) -> None:
     def resident() -> int:
