@@ -22,5 +22,6 @@ for stage in xe scst; do
     --per-image "$out/$stage.images.jsonl" >"$out/$stage.scores.json"
 done
 $python runs/shipped_card.py "$out" >"$out/card.md"
-$xlan pack "$out/scst/best" --vision "$out/vision/vision.safetensors" --card "$out/card.md" -o "$out/model"
+$xlan pack "$out/scst/best" --vision "$out/vision/vision.safetensors" --card "$out/card.md" -o "$out/model" --force \
+  --features "$out/features" --captions "$data/dataset.json"
 echo "to ship it: rm -rf src/xlan/models/default && cp -r $out/model src/xlan/models/default"

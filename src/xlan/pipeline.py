@@ -42,6 +42,7 @@ from xlan.model.interface import Encoded
 from xlan.pretrained import Pretrained, from_pretrained
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions, Word
+from xlan.vision.familiar import Familiar
 from xlan.vision.grid import GridExtractor
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
 from xlan.vision.regions import PreparedImage, RegionExtractor
@@ -96,9 +97,16 @@ class Captioner:
         model: a captioning model.
         vocabulary: its words.
         extractor: makes regions of pictures, as wide as the model wants them; None for regions only.
+        familiar: what its training pictures look like, so that others lower its confidence; None where unknown.
     """
 
-    def __init__(self, model: CaptionModel, vocabulary: Vocabulary, extractor: RegionExtractor | None = None) -> None:
+    def __init__(
+        self,
+        model: CaptionModel,
+        vocabulary: Vocabulary,
+        extractor: RegionExtractor | None = None,
+        familiar: Familiar | None = None,
+    ) -> None:
         if extractor is not None and extractor.feature_dim != model.feature_dim:
             raise ModelError(
                 f"the extractor makes features {extractor.feature_dim} wide, the model expects {model.feature_dim}"
@@ -106,6 +114,7 @@ class Captioner:
         self.model = model.eval()
         self.vocabulary = vocabulary
         self.extractor = extractor
+        self.familiar = familiar
 
     @classmethod
     def from_pretrained(
@@ -120,7 +129,8 @@ class Captioner:
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
         loaded: Pretrained = from_pretrained(SHIPPED if directory is None else directory, device=device)
         extractor = None if loaded.vision is None else GridExtractor.load(loaded.vision)
-        return cls(loaded.model, loaded.vocabulary, extractor)
+        familiar = None if loaded.familiar is None else Familiar.load(loaded.familiar)
+        return cls(loaded.model, loaded.vocabulary, extractor, familiar)
 
     @overload
     def caption(self, images: ImageSource, options: CaptionOptions = ...) -> Caption: ...  # type: ignore[overload-overlap]
@@ -297,14 +307,15 @@ class Captioner:
     def _caption(
         self, beams: list[Hypothesis], regions: Regions, runners_up: list[tuple[tuple[str, float], ...]]
     ) -> Caption:
-        first, *others = [self._one(beam) for beam in beams]
+        familiarity = 1.0 if self.familiar is None else self.familiar.familiarity(regions.features)
+        first, *others = [self._one(beam, familiarity) for beam in beams]
         if runners_up:
             pairs = zip(first.words, runners_up, strict=False)  # the end has alternatives too, but is no word
             first = replace(first, words=tuple(replace(word, runners_up=places) for word, places in pairs))
         boxes = None if beams[0].spatial is None else regions.boxes
         return replace(first, others=tuple(others), boxes=boxes)
 
-    def _one(self, beam: Hypothesis) -> Caption:
+    def _one(self, beam: Hypothesis, familiarity: float) -> Caption:
         count = len(beam.words)
         texts = [self.vocabulary.words[i] for i in beam.words]
         spatial = _rows(beam.spatial, count)
@@ -313,7 +324,7 @@ class Captioner:
             Word(text, math.exp(log_prob), where, gate)
             for text, log_prob, where, gate in zip(texts, beam.log_probs[:count], spatial, channel, strict=True)
         )
-        confidence = math.exp(beam.total / max(1, len(beam.ids)))
+        confidence = familiarity * math.exp(beam.total / max(1, len(beam.ids)))
         return Caption(" ".join(texts), beam.total, confidence, words)
 
     def _extractor(self) -> RegionExtractor:

@@ -4,6 +4,7 @@
     model.safetensors   the captioner's weights
     vocab.json          words and special ids
     vision.safetensors  what turns pictures into regions (only in models that caption pictures by themselves)
+    familiar.safetensors  what its training pictures look like (optional; makes confidence fall for other pictures)
     README.md           the model card
 
 Never a pickle. A directory is written beside its final place and moved there when it is whole. Replacing a model takes
@@ -36,11 +37,12 @@ from xlan.model.spec import spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
 
 FORMAT = 1
-CONFIG, WEIGHTS, VOCAB, VISION, CARD = (
+CONFIG, WEIGHTS, VOCAB, VISION, FAMILIAR, CARD = (
     "config.json",
     "model.safetensors",
     "vocab.json",
     "vision.safetensors",
+    "familiar.safetensors",
     "README.md",
 )
 MAX_CONFIG_BYTES = 1 << 20
@@ -49,11 +51,12 @@ DEFAULT_CARD = "# A captioning model\n\nMade with xlan; `config.json` has its nu
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model, the words it speaks and, where the directory has one, the file that makes regions of pictures."""
+    """A model, the words it speaks and, where the directory has them, the files about pictures."""
 
     model: CaptionModel
     vocabulary: Vocabulary
     vision: Path | None = None
+    familiar: Path | None = None
 
 
 def save_pretrained(
@@ -64,6 +67,7 @@ def save_pretrained(
     card: str = "",
     dtype: torch.dtype | None = None,
     vision: str | os.PathLike[str] | None = None,
+    familiar: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write a model directory, replacing a model that is there; other files in its folder stay.
 
@@ -74,6 +78,7 @@ def save_pretrained(
         card: text of the model card.
         dtype: store the weights in this type (`torch.float16` halves the file); default: as they are.
         vision: a `vision.safetensors` to put in, so that the model can caption pictures by itself.
+        familiar: a `familiar.safetensors` to put in, so that pictures unlike those of training lower its confidence.
     """
     if len(vocabulary) != model.vocab_size:
         raise ModelError(f"the vocabulary has {len(vocabulary)} words, the model expects {model.vocab_size}")
@@ -90,9 +95,10 @@ def save_pretrained(
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
         vocabulary.save(temporary / VOCAB)
         write_text(temporary / CARD, card or DEFAULT_CARD)
-        if vision is not None:
-            shutil.copyfile(vision, temporary / VISION)
-        present = [name for name in (WEIGHTS, VOCAB, VISION) if (temporary / name).exists()]
+        for name, file in ((VISION, vision), (FAMILIAR, familiar)):
+            if file is not None:
+                shutil.copyfile(file, temporary / name)
+        present = [name for name in (WEIGHTS, VOCAB, VISION, FAMILIAR) if (temporary / name).exists()]
         files = {name: _fingerprint(temporary / name) for name in present}
         config = {"format": FORMAT, "model": spec_to_dict(model.spec), "files": files}
         write_json(temporary / CONFIG, config)
@@ -116,7 +122,7 @@ def _move_into_place(temporary: Path, target: Path) -> None:
             aside.rmdir()
             raise
         for item in old.iterdir():
-            if item.name not in (CONFIG, WEIGHTS, VOCAB, VISION, CARD):
+            if item.name not in (CONFIG, WEIGHTS, VOCAB, VISION, FAMILIAR, CARD):
                 item.rename(target / item.name)
         shutil.rmtree(aside, ignore_errors=True)
     sync_folder(target.parent)
@@ -187,8 +193,8 @@ def from_pretrained(
     if faults:
         raise WeightsError(f"{source / WEIGHTS}: does not fit the architecture; {faults}")
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.items()}, assign=True)
-    vision = source / VISION if VISION in config["files"] else None
-    return Pretrained(model.to(device).eval(), vocabulary, vision)
+    vision, familiar = (source / name if name in config["files"] else None for name in (VISION, FAMILIAR))
+    return Pretrained(model.to(device).eval(), vocabulary, vision, familiar)
 
 
 class _Uninitialised(TorchFunctionMode):
@@ -218,7 +224,7 @@ def _read_config(source: Path) -> dict[str, Any]:
 
 
 def _check_files(source: Path, files: dict[str, Any], *, verify: bool) -> None:
-    for name in (WEIGHTS, VOCAB, *([VISION] if VISION in files else [])):
+    for name in (WEIGHTS, VOCAB, *(name for name in (VISION, FAMILIAR) if name in files)):
         said = files.get(name)
         if not isinstance(said, dict) or type(said.get("bytes")) is not int or not isinstance(said.get("sha256"), str):
             raise ModelError(f"{source / CONFIG}: 'files' must give bytes and sha256 of {name}")

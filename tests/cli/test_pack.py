@@ -10,6 +10,8 @@ from xlan.cli.main import app
 from xlan.model.build import build_model
 from xlan.pipeline import Captioner
 from xlan.pretrained import from_pretrained, save_pretrained
+from xlan.vision.regions import extract_regions
+from xlan.vision.store import FeatureStoreWriter
 
 
 @pytest.fixture
@@ -69,3 +71,52 @@ def test_vision_of_another_width_is_refused(model_directory: Path, tmp_path: Pat
     assert "makes features 1280 wide" in said
     assert "was trained on 32" in said
     assert not (tmp_path / "whole").exists()
+
+
+@pytest.fixture
+def store(model_directory: Path, tmp_path: Path) -> Path:
+    """Features of one picture with small changes, as if the model had been trained on these alone."""
+    extractor = Captioner.from_pretrained(model_directory).extractor
+    assert extractor is not None
+    with FeatureStoreWriter(tmp_path / "store") as writer:
+        for i in range(24):
+            writer.add(f"{i}", extract_regions(extractor, [almost_the_same(i)])[0])
+    return tmp_path / "store"
+
+
+def almost_the_same(seed: int) -> np.ndarray:
+    return noise(0) // 8 * 8 + noise(seed) // 64
+
+
+def noise(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+
+
+def test_pictures_unlike_the_training_pictures_lower_its_confidence(
+    trained: Path, model_directory: Path, store: Path, tmp_path: Path
+) -> None:
+    vision = model_directory / "vision.safetensors"
+    pack(trained, "--vision", vision, "--full", "-o", tmp_path / "plain")
+    status, said = pack(trained, "--vision", vision, "--full", "--features", store, "-o", tmp_path / "whole")
+    assert status == 0, said
+    plain, whole = (Captioner.from_pretrained(tmp_path / name) for name in ("plain", "whole"))
+    usual, unusual = almost_the_same(3), noise(100)
+    assert whole.caption(usual).confidence == pytest.approx(plain.caption(usual).confidence)
+    assert whole.caption(unusual).confidence < 0.5 * plain.caption(unusual).confidence
+    assert whole.caption(unusual).score == plain.caption(unusual).score
+
+
+def test_only_the_training_split_counts(trained: Path, model_directory: Path, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "captions.jsonl").write_text('{"image": "1", "caption": "a dog", "split": "train"}\n')
+    status, said = pack(
+        trained, "--vision", model_directory / "vision.safetensors", "-o", tmp_path / "whole",
+        "--features", store, "--captions", tmp_path / "captions.jsonl",
+    )  # fmt: skip
+    assert status == 1
+    assert "expected more than 10 pictures to compare with, got 1" in said
+
+
+def test_captions_without_features_are_refused(trained: Path, tmp_path: Path) -> None:
+    status, said = pack(trained, "--vision", "v", "-o", tmp_path / "whole", "--captions", "c.json")
+    assert status == 2
+    assert "only together with" in said

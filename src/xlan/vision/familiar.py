@@ -1,0 +1,107 @@
+"""Does a picture resemble those a model has seen? Word probabilities alone do not tell: a model is sure of its grammar.
+
+A picture is the mean of its region features, as a direction. Its distance is 1 - cosine, averaged over the nearest of a
+few hundred training pictures. Up to the distance within which 95 % of these lie from one another, a picture is as
+familiar as any (1); beyond, familiarity falls off quickly towards 0, as it does for noise, blank pictures and drawings.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from xlan.errors import DataError, ShapeError, WeightsError
+from xlan.files import atomic_path
+
+NEIGHBOURS = 10
+EXAMPLES = 1000
+WITHIN = 0.95
+FALL = 6.0  # a picture 1.2 times as far as familiar ones keeps 30 %
+MAX_BYTES = 64 << 20
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Familiar:
+    """What a model's training pictures look like.
+
+    Attributes:
+        examples: `[M, D]` float32, one direction of length 1 for each of some training pictures.
+        near: the distance up to which a picture is as familiar as any.
+    """
+
+    examples: Floats
+    near: float
+
+    @classmethod
+    def of(cls, pictures: Iterable[npt.NDArray[np.floating]]) -> Familiar:
+        """From the region features `[N, D]` of some training pictures; a few hundred do.
+
+        Raises:
+            DataError: there are too few to tell what is usual.
+        """
+        examples = np.stack([_direction(features) for features in pictures] or [np.zeros(1, np.float32)])
+        if len(examples) <= NEIGHBOURS:
+            raise DataError(f"expected more than {NEIGHBOURS} pictures to compare with, got {len(examples)}")
+        similar = examples @ examples.T
+        np.fill_diagonal(similar, -np.inf)  # not to itself
+        return cls(examples, max(1e-6, float(np.quantile(_distances(similar), WITHIN))))
+
+    def distance(self, features: npt.NDArray[np.floating]) -> float:
+        """How far a picture with region features `[N, D]` is from its nearest examples, 0 to 2."""
+        if features.ndim != 2 or features.shape[1] != self.examples.shape[1]:
+            raise ShapeError(f"expected features [N, {self.examples.shape[1]}], got {list(features.shape)}")
+        return float(_distances(_direction(features) @ self.examples.T))
+
+    def familiarity(self, features: npt.NDArray[np.floating]) -> float:
+        """How familiar a picture with region features `[N, D]` is, 0 to 1."""
+        return math.exp(-FALL * max(0.0, self.distance(features) / self.near - 1))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, atomically."""
+        examples: npt.NDArray[Any] = self.examples.astype(np.float16)
+        near: npt.NDArray[Any] = np.array([self.near], np.float32)
+        with atomic_path(path) as temporary:
+            save_file({"examples": examples, "near": near}, temporary)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Familiar:
+        """Read what `save` wrote.
+
+        Raises:
+            WeightsError: missing, damaged, or something else.
+        """
+        source = Path(path)
+        try:
+            if source.stat().st_size > MAX_BYTES:
+                raise WeightsError(f"{source}: more than the limit of {MAX_BYTES:,} bytes for such a file")
+            tensors = load_file(source)
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{source}: cannot be read: {error}") from None
+        examples, near = tensors.get("examples"), tensors.get("near")
+        if examples is None or near is None or examples.ndim != 2 or len(examples) <= NEIGHBOURS or near.shape != (1,):
+            raise WeightsError(f"{source}: expected more than {NEIGHBOURS} examples [M, D] and one number 'near'")
+        examples = examples.astype(np.float32)
+        if not np.isfinite(examples).all() or not np.isfinite(near).all() or float(near[0]) <= 0:
+            raise WeightsError(f"{source}: has values that are not usable numbers; the file is damaged")
+        return cls(examples, float(near[0]))
+
+
+def _direction(features: npt.NDArray[np.floating]) -> Floats:
+    mean = features.astype(np.float32).mean(axis=0)
+    return np.asarray(mean / max(1e-12, float(np.linalg.norm(mean))), dtype=np.float32)
+
+
+def _distances(similar: Floats) -> Floats:
+    """`[..., M]` cosines → `[...]` mean distance of the nearest."""
+    return np.asarray(1 - np.sort(similar, axis=-1)[..., -NEIGHBOURS:].mean(axis=-1), dtype=np.float32)
