@@ -95,7 +95,8 @@ def docs_page(document: dict[str, Any]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<title>xlan: the API</title><link rel="stylesheet" href="/static/app.css"></head>\n'
+        '<title>xlan: the API</title><link rel="icon" href="data:,">'
+        '<link rel="stylesheet" href="/static/app.css"></head>\n'
         f"<body><main>\n{''.join(body)}\n</main></body></html>\n"
     )
 
@@ -109,8 +110,14 @@ def _request_html(operation: dict[str, Any]) -> list[str]:
     form = next(iter(content.values()))["schema"]
     for name, field in form["properties"].items():
         default = f" Without it: {text(json.dumps(field['default']))}." if "default" in field else ""
-        html.append(f"<li><code>{text(name)}</code>: {text(field['description'])}{default}</li>")
+        html.append(f"<li><code>{text(name)}</code>: {_prose(field['description'])}{default}</li>")
     return [*html, "</ul>"]
+
+
+def _prose(description: str) -> str:
+    """A description as HTML, what stands between backticks as code."""
+    parts = text(description).split("`")
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
 def _answers_html(operation: dict[str, Any]) -> list[str]:

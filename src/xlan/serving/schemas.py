@@ -127,7 +127,11 @@ class CaptionAnswer(BaseModel):
     """What the model says of a picture."""
 
     caption: str
-    confidence: float = Field(ge=0, le=1, description="Geometric mean of the probabilities of the words and the end, lower for unfamiliar pictures.")
+    confidence: float = Field(
+        ge=0,
+        le=1,
+        description="Geometric mean of the probabilities of the words and the end; lower for unfamiliar pictures.",
+    )
     score: float = Field(description="Natural log-probability of the whole sentence.")
     words: list[WordAnswer]
     others: list[OtherAnswer] = Field(description="Further captions: from better to worse, or as drawn.")
