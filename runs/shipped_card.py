@@ -29,7 +29,7 @@ not equal to them), beam 3, in percent:
 
 {table}
 
-The commands, for `STAGE` = `xe` and `scst`:
+The commands, for `STAGE` = `xe`, `scst` and `scst2`:
 
 ```sh
 xlan predict out/shipped/STAGE/best --captions data/coco-mini/dataset.json --features out/shipped/features -o STAGE.json
@@ -52,9 +52,9 @@ ROWS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
 
 def main(out: Path) -> None:
     """Print the card."""
-    loaded = from_pretrained(out / "scst" / "best")
+    loaded = from_pretrained(out / "scst2" / "best")
     _, vision, _ = load_vision(out / "vision" / "vision.safetensors")
-    stages = {"xe": "cross-entropy", "scst": "self-critical"}
+    stages = {"xe": "cross-entropy", "scst": "self-critical, 1 epoch", "scst2": "self-critical, 2 epochs (this model)"}
     lines = [f"| | {' | '.join(ROWS)} | bad endings |", "|---" * (len(ROWS) + 2) + "|"]
     images = 0
     for stage, name in stages.items():

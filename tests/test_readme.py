@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,8 +21,19 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.S)
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the pictures that the README speaks of."""
+    (tmp_path / "holiday").mkdir()
+    for i, name in enumerate(("photo.jpg", "holiday/beach.jpg", "holiday/hills.png")):
+        pixels = np.random.default_rng(i).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((160, 120)).save(tmp_path / name)
+    return tmp_path
+
+
 @pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
-def test_python_examples_run(code, capsys):
+def test_python_examples_run(code, capsys, folder, monkeypatch):
+    monkeypatch.chdir(folder)
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out
 
@@ -32,17 +45,17 @@ def test_make_words_exist():
 
 
 @pytest.mark.slow
-def test_commands_run_in_order(tmp_path):
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+def test_commands_run_in_order(folder):
+    shutil.copytree(ROOT / "configs", folder / "configs")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("xlan ")]
     assert len(commands) >= 5
     for command in commands:
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
+            command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    assert (tmp_path / "captions.json").stat().st_size > 1000
+    assert (folder / "captions.json").stat().st_size > 1000
 
 
 def test_parameter_counts():

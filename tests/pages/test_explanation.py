@@ -144,7 +144,7 @@ def test_text_from_outside_stays_text(picture: Image.Image) -> None:
     word = Word(EVIL, 0.5, np.ones(1, np.float32), None, ((EVIL, 0.1),))
     caption = Caption(EVIL, -1.0, 0.5, (word,), (Caption(EVIL, -2.0, 0.2, ()),), boxes)
     for accounts in ([Account(EVIL, caption)], [Account(EVIL, caption)] * 2):
-        tags = Tags(explanation_page(picture, EVIL, accounts, warning=EVIL))
+        tags = Tags(explanation_page(picture, EVIL, accounts))
         assert not {"script", "img"} & {tag for tag, _ in tags.found}
         assert not [name for _, attributes in tags.found for name in attributes if name.startswith("on")]
         assert tags.text.count(EVIL) >= 7

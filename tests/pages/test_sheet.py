@@ -31,14 +31,14 @@ class Tags(HTMLParser):
 
 def sheet(**changes: object) -> str:
     entry = Entry(f"{EVIL}.jpg", thumbnail(Image.new("RGB", (900, 300), "red")), Caption(EVIL, -3.0, 0.256, ()), 0.1)
-    values = {"title": "T", "model": EVIL, "warning": EVIL, **changes}
+    values = {"title": "T", "model": EVIL, **changes}
     return caption_sheet([entry], **values)  # type: ignore[arg-type]
 
 
 def test_text_stays_text() -> None:
     tags = Tags(sheet())
     assert "script" not in [tag for tag, _ in tags.found]
-    assert tags.text.count(EVIL) == 3  # model, warning, caption
+    assert tags.text.count(EVIL) == 2  # model, caption
     assert any(f"{EVIL}.jpg · confidence 0.26 · 0.10 s" in text for text in tags.text)
     assert next(attributes["alt"] for tag, attributes in tags.found if tag == "img") == EVIL
 
@@ -56,10 +56,13 @@ def test_light_and_dark() -> None:
     assert "prefers-color-scheme:dark" in sheet()
 
 
-def test_a_warning_stands_above_the_pictures_or_not_at_all() -> None:
-    document = sheet(warning="untrained")
-    assert document.index("untrained") < document.index("<figure")
-    assert 'class="warn"' not in sheet(warning="")
+def test_a_card_leads_to_its_explanation() -> None:
+    entry = Entry("x", "data:,", Caption("a", -1.0, 0.5, ()), 1.0, 'pages/a "b" #1.html')
+    links = [
+        attributes["href"] for tag, attributes in Tags(caption_sheet([entry], title="T", model="m")).found if tag == "a"
+    ]
+    assert links == ["pages/a%20%22b%22%20%231.html"]
+    assert "<a" not in sheet()
 
 
 def test_runners_up_are_listed() -> None:

@@ -35,14 +35,13 @@ class Account:
     drawn: bool = False
 
 
-def explanation_page(image: Image.Image, name: str, accounts: Sequence[Account], *, warning: str = "") -> str:
+def explanation_page(image: Image.Image, name: str, accounts: Sequence[Account]) -> str:
     """An HTML document that needs nothing else.
 
     Args:
         image: the picture, upright; it is made smaller and embedded once.
         name: what it is called.
         accounts: one model's words, or several models' beside each other.
-        warning: stands out above all.
     """
     small = image.convert("RGB")
     small.thumbnail((SIDE, SIDE))
@@ -54,8 +53,6 @@ def explanation_page(image: Image.Image, name: str, accounts: Sequence[Account],
         f'<h1 dir="auto">{text(name)}</h1>',
         _introduction(accounts),
     ]
-    if warning:
-        head.append(f'<p class="warn" role="note">{text(warning)}</p>')
     body = _alone(photo, accounts[0]) if len(accounts) == 1 else _beside(photo, accounts)
     return page(f"{name} – explained", "\n".join([*head, *body]))
 

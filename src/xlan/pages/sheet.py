@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from xlan.pages.layout import page, text
 from xlan.types import Caption
@@ -18,19 +19,19 @@ class Entry:
         thumbnail: its `data:` address, as `layout.thumbnail` makes it.
         caption: what was said of it.
         seconds: how long that took.
+        explanation: address of a page that explains the caption, relative to the sheet; empty when there is none.
     """
 
     name: str
     thumbnail: str
     caption: Caption
     seconds: float
+    explanation: str = ""
 
 
-def caption_sheet(entries: Sequence[Entry], *, title: str, model: str, warning: str = "") -> str:
-    """The sheet as an HTML document; `model` says whose words these are, `warning` stands out above all."""
+def caption_sheet(entries: Sequence[Entry], *, title: str, model: str) -> str:
+    """The sheet as an HTML document; `model` says whose words these are."""
     head = [f"<h1>{text(title)}</h1>", f'<p class="soft">{text(model)}</p>']
-    if warning:
-        head.append(f'<p class="warn" role="note">{text(warning)}</p>')
     return page(title, "\n".join([*head, '<div class="cards">', *map(_card, entries), "</div>"]))
 
 
@@ -43,8 +44,14 @@ def _card(entry: Entry) -> str:
         f'<figcaption><p class="said">{said}</p>'
         f'<div class="meter" role="img" aria-label="confidence {percent} %"><i style="width:{percent}%"></i></div>'
         f'<p class="facts">{text(entry.name)} · confidence {caption.confidence:.2f} · {entry.seconds:.2f} s</p>'
-        f"{_others(caption)}</figcaption></figure>"
+        f"{_link(entry)}{_others(caption)}</figcaption></figure>"
     )
+
+
+def _link(entry: Entry) -> str:
+    if not entry.explanation:
+        return ""
+    return f'<p class="facts"><a href="{text(quote(entry.explanation))}">where the model looked</a></p>'
 
 
 def _others(caption: Caption) -> str:
