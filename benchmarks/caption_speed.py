@@ -1,11 +1,7 @@
 """How fast photographs become sentences: model load, one photo split by stage, a folder of them, and memory.
 
-    python benchmarks/caption_speed.py                              random weights of the size that is to ship
-    python benchmarks/caption_speed.py --model DIR --photos 1000    a trained model
-
-Random weights: xlan-small (512 wide, 3 blocks) over 50 regions of EfficientNet-Lite0 and -Lite2 at 224 pixels, 9,000
-words, beam 3. They would never end a sentence, so theirs are cut off after 11 steps: ten words and the end, which is
-what captions of COCO have on average. A trained model ends its sentences itself.
+    python benchmarks/caption_speed.py                  the model that comes with xlan
+    python benchmarks/caption_speed.py --model DIR      another one
 
 The photos are made here: 640×480 JPEGs as large as photographs of that size are (about 90 KB).
 
@@ -32,24 +28,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from xlan import Captioner, CaptionOptions, Vocabulary, build_model, save_pretrained
+from xlan import Captioner, CaptionOptions
 from xlan.cli.threads import leave_a_core
-from xlan.pipeline import pad_regions
-from xlan.vision import efficientnet
-from xlan.vision.grid import GridExtractor, GridSettings
+from xlan.pipeline import SHIPPED, pad_regions
 
 STAGES = ("decode", "vision", "encoder", "beam")
 LOAD_SECONDS, PHOTO_SECONDS, PHOTOS_PER_SECOND = 2.0, 0.5, 8.0  # what we want to stay below, below and above
 T = TypeVar("T")
-
-
-def random_model(folder: Path, network: str) -> Path:
-    torch.manual_seed(0)
-    vocabulary = Vocabulary.from_words(f"word{i}" for i in range(8996))
-    GridExtractor(efficientnet.build(network), GridSettings(network)).save(folder / "vision.safetensors")
-    model = build_model("xlan-small", vocab_size=len(vocabulary), feature_dim=1280)
-    save_pretrained(folder / network, model, vocabulary, dtype=torch.float16, vision=folder / "vision.safetensors")
-    return folder / network
 
 
 def make_photos(folder: Path, count: int) -> list[Path]:
@@ -127,8 +112,8 @@ def verdict(good: bool, wanted: str) -> str:
     return f"({wanted}: {'yes' if good else 'NO'})"
 
 
-def measure(directory: Path, photos: Sequence[Path], *, steps: int, batch: int, runs: int) -> None:
-    options = CaptionOptions(max_length=steps)
+def measure(directory: Path, photos: Sequence[Path], *, batch: int, runs: int) -> None:
+    options = CaptionOptions()
     loads = []
     for _ in range(3):
         began = time.perf_counter()
@@ -162,7 +147,7 @@ def command_seconds(directory: Path, photo: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure captioning, from files to sentences.")
-    parser.add_argument("--model", type=Path, help="model directory; random weights of the planned size without it")
+    parser.add_argument("--model", type=Path, default=SHIPPED, help="model directory; without it, that of the package")
     parser.add_argument("--photos", type=int, default=200, help="photos in the folder")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--runs", type=int, default=8, help="repetitions of the one-photo measurements")
@@ -172,13 +157,8 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.photos} photos of 640×480")
     with tempfile.TemporaryDirectory() as name:
         photos = make_photos(Path(name) / "photos", arguments.photos)
-        names = [str(arguments.model)] if arguments.model else list(efficientnet.SPECS)
-        for model in names:
-            directory = arguments.model or random_model(Path(name), model)
-            print(f"{model}" + ("" if arguments.model else ", random weights, xlan-small"))
-            steps = CaptionOptions().max_length if arguments.model else 11
-            measure(directory, photos, steps=steps, batch=arguments.batch, runs=arguments.runs)
-            print(f"  the command  {command_seconds(directory, photos[0]):.1f} s for one photo, imports included")
+        measure(arguments.model, photos, batch=arguments.batch, runs=arguments.runs)
+        print(f"  the command  {command_seconds(arguments.model, photos[0]):.1f} s for one photo, imports included")
 
 
 if __name__ == "__main__":
