@@ -22,6 +22,7 @@ from xlan.decoding import beam_search
 from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
 from xlan.pipeline import BAD_ENDINGS, pad_regions
 from xlan.types import Caption
+from xlan.vision.familiar import Familiar
 from xlan.vision.image import ImageLimits
 
 
@@ -254,6 +255,12 @@ def test_vision_of_another_width_is_refused(captioner: Captioner) -> None:
     model = build_model("xlan-tiny", vocab_size=11, feature_dim=8)
     with pytest.raises(ModelError, match="the extractor makes features 1280 wide, the model expects 8"):
         Captioner(model, captioner.vocabulary, captioner.extractor)
+
+
+def test_familiar_pictures_of_another_width_are_refused(captioner: Captioner) -> None:
+    familiar = Familiar(np.eye(16, dtype=np.float32), 0.1)
+    with pytest.raises(ModelError, match="familiar pictures have features 16 wide, the model expects 1280"):
+        Captioner(captioner.model, captioner.vocabulary, captioner.extractor, familiar)
 
 
 def test_a_package_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -82,3 +83,27 @@ def test_every_named_model_exists():
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_scores_are_those_of_the_card():
+    card = (ROOT / "src/xlan/models/default/README.md").read_text(encoding="utf-8")
+    (cider, photos) = re.search(r"CIDEr ([\d.]+) on ([\d,]+) test photos", README).groups()
+    (row,) = re.findall(r"^\| .*\(this model\) \|.*$", card, re.M)
+    assert row.split("|")[6].strip() == cider
+    assert f"On {photos} photos" in card
+
+
+def test_the_captions_are_what_the_model_says():
+    pytest.importorskip("skimage")
+    from xlan import Captioner
+
+    spec = importlib.util.spec_from_file_location("caption_demo", ROOT / "examples" / "caption_demo.py")
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    captioner = Captioner.from_pretrained()
+    shown = re.findall(r"^(\w+) +(.*?)  \(confidence (0\.\d\d), ", README, re.M)
+    assert [name for name, _, _ in shown] == list(demo.PHOTOS)
+    for (_, sentence, confidence), (_, path) in zip(shown, demo.photographs(), strict=True):
+        caption = captioner.caption(path)
+        assert caption.text == sentence
+        assert caption.confidence == pytest.approx(float(confidence), abs=0.02)

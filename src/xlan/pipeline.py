@@ -111,6 +111,9 @@ class Captioner:
             raise ModelError(
                 f"the extractor makes features {extractor.feature_dim} wide, the model expects {model.feature_dim}"
             )
+        if familiar is not None and familiar.examples.shape[1] != model.feature_dim:
+            width = familiar.examples.shape[1]
+            raise ModelError(f"familiar pictures have features {width} wide, the model expects {model.feature_dim}")
         self.model = model.eval()
         self.vocabulary = vocabulary
         self.extractor = extractor
