@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ def _leave() -> None:
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
+    gc.collect()  # the wrapped model is a cycle that keeps the group's threads running
 
 
 def _run(config: RunConfig, accelerator: Any, world: World, stop: StopRequest, resume_from: str | None) -> int:
