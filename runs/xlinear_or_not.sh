@@ -27,8 +27,9 @@ def scores(run: Path) -> dict[str, float]:
 
 for kind in ("xlan", "base"):
     runs = [scores(Path(sys.argv[1]) / f"{kind}-{seed}") for seed in (1, 2, 3)]
-    for metric in ("CIDEr", "BLEU-4"):
-        values = [100 * run[metric] for run in runs]
-        each = ", ".join(f"{value:.1f}" for value in values)
-        print(f"{kind:5} {metric:7} {statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}   ({each})")
+    for metric, scale, digits in (("loss", 1, 3), ("CIDEr", 100, 1), ("BLEU-4", 100, 1)):
+        values = [scale * run[metric] for run in runs]
+        each = ", ".join(f"{value:.{digits}f}" for value in values)
+        mean, spread = statistics.mean(values), statistics.stdev(values)
+        print(f"{kind:5} {metric:7} {mean:.{digits}f} ± {spread:.{digits}f}   ({each})")
 PY

@@ -10,7 +10,7 @@ import torch
 
 from xlan.data.collate import CaptionBatch
 from xlan.data.dataset import CaptionDataset
-from xlan.data.loader import TrainingLoader, evaluation_loader, training_loader
+from xlan.data.loader import TrainingLoader, evaluation_loader, reference_loader, training_loader
 from xlan.errors import DataError
 
 Make = Callable[..., CaptionDataset]
@@ -101,3 +101,18 @@ def test_impossible_positions_are_refused(make: Make) -> None:
         training_loader(make(), batch_size=4, num_workers=-1)
     with pytest.raises(DataError, match="batch_size ≥ 1 and rank below 1, got 0 and 0"):
         evaluation_loader(make(), batch_size=0)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_references_are_the_first_captions_of_every_image_once(make: Make, world_size: int) -> None:
+    dataset = make()
+    seen: list[tuple[str, int]] = []
+    for rank in range(world_size):
+        loader = reference_loader(dataset, batch_size=4, captions_per_image=3, rank=rank, world_size=world_size)
+        for batch in loader:
+            seen += [(batch.image_ids[owner], length) for owner, length in zip(batch.owner, batch.lengths, strict=True)]
+    expected = []
+    for image in dataset.images:
+        lengths = [min(len(words), dataset.max_words) + 1 for words in image.words]
+        expected += [(image.id, lengths[place % len(lengths)]) for place in range(3)]
+    assert [(image, int(length)) for image, length in seen] == expected

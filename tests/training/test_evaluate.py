@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from xlan.data.collate import ImageBatch
+from xlan.data.collate import CaptionBatch, ImageBatch
 from xlan.errors import DataError
 from xlan.model.build import build_model
 from xlan.text.vocab import Vocabulary
 from xlan.training.distributed import World
-from xlan.training.evaluate import decode_split, evaluate_split, read_predictions, write_predictions
+from xlan.training.evaluate import (
+    decode_split,
+    evaluate_split,
+    read_predictions,
+    reference_loss,
+    write_predictions,
+)
 from xlan.training.scoring import Scores, bad_ending_ids, cider_reward, score_captions
 from xlan.training.stop import Stopped, StopRequest
 
@@ -46,6 +52,27 @@ def test_a_request_to_stop_ends_the_decoding() -> None:
     stop.signal = signal.SIGTERM
     with pytest.raises(Stopped, match="SIGTERM"):
         decode_split(model(), batches(), VOCABULARY, device=ALONE.device, beams=1, max_length=3, stop=stop)
+
+
+def test_the_loss_is_that_of_every_caption_on_its_own() -> None:
+    def captioned(images: ImageBatch) -> CaptionBatch:
+        inputs, lengths = torch.randint(len(VOCABULARY), (4, 5)), torch.tensor([5, 1, 3, 2])
+        targets = torch.randint(len(VOCABULARY), (4, 5))
+        owner = torch.tensor([0, 0, 1, 1])
+        return CaptionBatch(images.features, images.mask, images.image_ids, inputs, targets, lengths, owner)
+
+    policy, some = model(), [captioned(batch) for batch in batches()]
+    found = reference_loss(policy, some, world=ALONE)
+    assert policy.training
+    policy.eval()
+    losses = []
+    for batch in some:
+        for row, length in enumerate(batch.lengths.tolist()):
+            image = slice(int(batch.owner[row]), int(batch.owner[row]) + 1)
+            inputs = batch.inputs[row : row + 1, :length]
+            logits = policy(batch.features[image], batch.mask[image], inputs, torch.tensor([length]))
+            losses += (-logits.log_softmax(-1)[range(length), batch.targets[row, :length]]).tolist()
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 def test_predictions_are_on_disk_before_they_are_scored(tmp_path: Path) -> None:

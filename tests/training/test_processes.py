@@ -154,6 +154,12 @@ def assert_equal_runs(first: Path, second: Path) -> None:
     losses = [[r["loss"] for r in read_log(path / "log.jsonl") if r["kind"] == "step"] for path in (first, second)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     assert len(losses[0]) == 20
+    scores = [
+        [r["scores"] for r in read_log(path / "log.jsonl") if r["kind"] == "evaluation"] for path in (first, second)
+    ]
+    assert [score.get("loss") for score in scores[0]] == pytest.approx(
+        [score.get("loss") for score in scores[1]], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("stage", ["xe", "scst"])

@@ -22,7 +22,8 @@ def a_run(folder: Path, text: str = "a dog") -> Path:
     records: list[dict[str, Any]] = [{"kind": "start", "time": 1.0, "step": 0, "parameters": 1234}]
     records += [{"kind": "step", "time": 2.0, "step": s, "epoch": 0, "loss": 3.0 / s, "lr": 0.1} for s in range(1, 5)]
     for epoch, score in enumerate((0.5, 0.9, 0.7)):
-        records.append({"kind": "evaluation", "step": 4, "epoch": epoch, "scores": {"CIDEr": score, "BLEU-4": 0.3}})
+        scores = {"loss": 2.0, "CIDEr": score, "BLEU-4": 0.3}
+        records.append({"kind": "evaluation", "step": 4, "epoch": epoch, "scores": scores})
     records.append({"kind": "warning", "step": 3, "text": text})
     records.append({"kind": "end", "time": 3.0, "step": 4, "reason": text})
     folder.mkdir()
@@ -56,7 +57,8 @@ def parsed(page: str) -> _Tags:
 
 def test_the_page_tells_the_run(tmp_path: Path) -> None:
     page = write_report(a_run(tmp_path / "run")).read_text(encoding="utf-8")
-    for expected in ("CIDEr on the validation split", "Loss per word", "1,234", "a better caption", "people said this"):
+    titles = ("CIDEr on the validation split", "Loss per word on the validation split", "Loss per word:")
+    for expected in (*titles, "1,234", "a better caption", "people said this"):
         assert expected in page
     assert '<tr class="best"><th scope="row">2</th>' in page
 

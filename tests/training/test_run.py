@@ -60,7 +60,9 @@ class TestWholeRun:
         assert {"image_id", "caption"} == set(predictions[0])
         records = list(read_log(run_folder / "log.jsonl"))
         assert [record["step"] for record in records if record["kind"] == "step"] == list(range(1, 13))
-        assert sum(record["kind"] == "evaluation" for record in records) == 2
+        evaluations = [record["scores"] for record in records if record["kind"] == "evaluation"]
+        assert len(evaluations) == 2
+        assert all(("loss" in scores) == (stage == "xe") for scores in evaluations)
         assert len(CheckpointFolder(run_folder / "checkpoints", keep=2).names()) == 2
 
     def test_the_same_seed_gives_the_same_weights(self, settings: Settings, tmp_path: Path, stage: str) -> None:

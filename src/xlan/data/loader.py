@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from xlan.data.collate import BatchT, CaptionBatch, ImageBatch, caption_batch, image_batch
 from xlan.data.dataset import CaptionDataset
-from xlan.data.plan import BatchPlan, EpochPlanner
+from xlan.data.plan import BatchPlan, EpochPlanner, Ints
 from xlan.data.workers import obey_parent_only
 from xlan.errors import DataError
 
@@ -130,11 +130,32 @@ def evaluation_loader(
     start_method: StartMethod | None = None,
 ) -> DataLoader[ImageBatch]:
     """Batches of images alone, in order. Each image is on exactly one rank; ranks may differ by one batch."""
+    batches = [images.tolist() for images in _in_order(len(dataset), batch_size, rank, world_size)]
+    return _source(_EvaluationBatches(dataset), _Plans(batches), num_workers, pin_memory, start_method)
+
+
+def reference_loader(
+    dataset: CaptionDataset,
+    *,
+    batch_size: int,
+    captions_per_image: int,
+    rank: int = 0,
+    world_size: int = 1,
+    num_workers: int = 0,
+) -> DataLoader[CaptionBatch]:
+    """Batches as `evaluation_loader` makes them, with the first captions of each image; one with fewer repeats them."""
+    first = dataset.first_caption
+    places = np.arange(captions_per_image)[None, :] % np.diff(first)[:, None]
+    captions = first[:-1, None] + places
+    plans = [BatchPlan(images, captions[images]) for images in _in_order(len(dataset), batch_size, rank, world_size)]
+    return _source(_TrainingBatches(dataset), _Plans(plans), num_workers, False, None)
+
+
+def _in_order(images: int, batch_size: int, rank: int, world_size: int) -> list[Ints]:
     if batch_size < 1 or not 0 <= rank < world_size:
         raise DataError(f"expected batch_size ≥ 1 and rank below {world_size}, got {batch_size} and {rank}")
-    share = np.array_split(np.arange(len(dataset)), world_size)[rank].tolist()
-    batches = [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
-    return _source(_EvaluationBatches(dataset), _Plans(batches), num_workers, pin_memory, start_method)
+    share = np.array_split(np.arange(images), world_size)[rank]
+    return [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
 
 
 def _source(

@@ -9,13 +9,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xlan.data.collate import ImageBatch
+from xlan.data.collate import CaptionBatch, ImageBatch
 from xlan.decoding.beam import beam_search
 from xlan.errors import DataError
 from xlan.files import read_json, write_json
 from xlan.metrics.coco import plain_id
 from xlan.text.vocab import Vocabulary
 from xlan.training.distributed import World
+from xlan.training.losses import cross_entropy
 from xlan.training.scoring import Scores
 from xlan.training.steps import evaluating
 from xlan.training.stop import StopRequest
@@ -55,6 +56,32 @@ def decode_split(
             for image, best in zip(batch.image_ids, found.best(), strict=True):
                 captions[image] = vocabulary.decode(best.words)
     return captions
+
+
+def reference_loss(
+    policy: Any, batches: Iterable[CaptionBatch], *, world: World, stop: StopRequest | None = None
+) -> float:
+    """Cross-entropy per word of people's captions of a split, over all processes; without dropout and smoothing.
+
+    Args:
+        policy: the bare model.
+        batches: this process's share of the images, with their captions.
+        world: the processes of the run.
+        stop: looked at between batches.
+    """
+    total = words = 0.0
+    with torch.inference_mode(), evaluating(policy):
+        for some in batches:
+            if stop is not None:
+                stop.check()
+            batch = some.to(world.device)
+            # Not through hooks, which would gather sharded weights that the caller has gathered already.
+            logits = policy.forward(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner)
+            real = torch.arange(batch.targets.shape[1], device=world.device) < batch.lengths[:, None]
+            total += float(cross_entropy(logits, batch.targets[real]))
+            words += logits.shape[0]
+    total, words = world.sum([total, words])
+    return total / max(1.0, words)
 
 
 def evaluate_split(

@@ -81,7 +81,7 @@ def _head(
     tiles = []
     best = _best(evaluations)
     if best is not None:
-        tiles.append(("best CIDEr", number(_cider(best)), f"epoch {best.get('epoch', 0) + 1}"))
+        tiles.append(("best CIDEr", number(_score(best, "CIDEr")), f"epoch {best.get('epoch', 0) + 1}"))
     if steps:
         tiles.append(("steps", f"{steps[-1].get('step', 0):,}", f"epoch {steps[-1].get('epoch', 0) + 1}"))
         speeds = [s["captions_per_second"] for s in steps if isinstance(s.get("captions_per_second"), int | float)]
@@ -119,9 +119,15 @@ def _warnings(records: Iterable[Mapping[str, Any]]) -> str:
 
 def _curves(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> str:
     best = _best(evaluations)
-    scores = [(float(record.get("epoch", 0) + 1), _cider(record)) for record in evaluations if "CIDEr" in _of(record)]
-    marked = None if best is None else (float(best.get("epoch", 0) + 1), _cider(best))
-    charts = [line_chart("CIDEr on the validation split", scores, x_name="epoch", marked=marked)]
+
+    def of_epochs(name: str) -> list[tuple[float, float]]:
+        return [(float(record.get("epoch", 0) + 1), _score(record, name)) for record in evaluations]
+
+    marked = None if best is None else (float(best.get("epoch", 0) + 1), _score(best, "CIDEr"))
+    charts = [
+        line_chart("CIDEr on the validation split", of_epochs("CIDEr"), x_name="epoch", marked=marked),
+        line_chart("Loss per word on the validation split", of_epochs("loss"), x_name="epoch"),
+    ]
     for key, title in CURVES:
         points = [(float(s["step"]), float(s[key])) for s in steps if isinstance(s.get(key), int | float)]
         charts.append(line_chart(title, points, x_name="step"))
@@ -200,11 +206,11 @@ def _of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return scores if isinstance(scores, Mapping) else {}
 
 
-def _cider(record: Mapping[str, Any]) -> float:
-    value = _of(record).get("CIDEr")
+def _score(record: Mapping[str, Any], name: str) -> float:
+    value = _of(record).get(name)
     return float(value) if isinstance(value, int | float) else float("-inf")
 
 
 def _best(evaluations: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     scored = [record for record in evaluations if "CIDEr" in _of(record)]
-    return max(scored, key=_cider) if scored else None
+    return max(scored, key=lambda record: _score(record, "CIDEr")) if scored else None

@@ -16,7 +16,7 @@ import torch
 from xlan.config import NoamConfig, RunConfig, TrainConfig, changed_keys, dump_config, save_config
 from xlan.data.captions import load_captions
 from xlan.data.dataset import CaptionDataset
-from xlan.data.loader import TrainingLoader, evaluation_loader, training_loader
+from xlan.data.loader import TrainingLoader, evaluation_loader, reference_loader, training_loader
 from xlan.data.records import CaptionSet
 from xlan.data.shapes import make_shapes
 from xlan.errors import ConfigError, MissingExtraError, TrainingError
@@ -30,7 +30,7 @@ from xlan.training import schedule as schedules
 from xlan.training.checkpoint import Checkpoint
 from xlan.training.collapse import CollapseWatch
 from xlan.training.distributed import World, explain_lost_peers
-from xlan.training.evaluate import decode_split, evaluate_split
+from xlan.training.evaluate import decode_split, evaluate_split, reference_loss
 from xlan.training.folder import RunFolder, model_card, save_model, vocabulary_hash
 from xlan.training.logs import RunLog, environment
 from xlan.training.loop import Job, Plan, resume, seed_everything, train
@@ -381,30 +381,34 @@ def _evaluate(
     epoch: int,
 ) -> Scores:
     settings = config.evaluation
-    loader = evaluation_loader(
-        data.val,
-        batch_size=settings.batch_size,
-        rank=world.rank,
-        world_size=world.size,
-        num_workers=config.data.workers,
-    )
+    share: dict[str, Any] = {
+        "batch_size": settings.batch_size,
+        "rank": world.rank,
+        "world_size": world.size,
+        "num_workers": config.data.workers,
+    }
+    loss: dict[str, float] = {}
     with whole_weights(model):
         captions = decode_split(
             policy,
-            loader,
+            evaluation_loader(data.val, **share),
             data.vocabulary,
             device=world.device,
             beams=settings.beams,
             max_length=settings.max_length,
             stop=stop,
         )
-    return evaluate_split(
+        if config.stage == "xe":  # what this stage makes smaller; self-critical training does not
+            references = reference_loader(data.val, captions_per_image=config.train.captions_per_image, **share)
+            loss["loss"] = reference_loss(policy, references, world=world, stop=stop)
+    scores = evaluate_split(
         captions,
         data.val.reference_texts(),
         world=world,
         path=folder.prediction_file(config.data.val_split, epoch),
         score=partial(score_captions, metrics=settings.metrics),
     )
+    return Scores({**loss, **scores.values}, scores.notes)
 
 
 def _keep(config: RunConfig, job: Job, data: _Data, directory: Path, scores: Mapping[str, float], epochs: int) -> None:
