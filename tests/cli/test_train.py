@@ -5,10 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
+from xlan.cli import health
 from xlan.cli.main import app
+from xlan.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent
 SMOKE = ROOT / "configs" / "smoke.yaml"
@@ -45,6 +48,17 @@ def test_help_explains_every_option() -> None:
     result = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"})
     for expected in ("key=value", "--resume", "--check", "torchrun"):
         assert expected in result.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_processor_that_stops_bf16_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real child processes, ended by the signal such a processor sends."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(health, "_BF16", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    run = ["train", str(SMOKE), "train.precision=bf16", f"output={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=r"'bf16': a bfloat16 product was stopped by SIGILL.* precision fp32"):
+        CliRunner().invoke(app, run, catch_exceptions=False)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

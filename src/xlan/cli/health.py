@@ -78,7 +78,7 @@ def all_checks(model: Path | None) -> Iterator[Check]:
     """Everything, one after the other; `model` is a directory to check instead of the model that ships."""
     yield python()
     torch = Probe(_TORCH_FACTS)
-    bf16 = Probe(_BF16)  # at the same time: each takes seconds to start
+    bf16 = bf16_probe()  # at the same time: each takes seconds to start
     yield from packages()
     torch_works = torch.finish() == 0
     yield torch_check(torch)
@@ -154,6 +154,11 @@ def torch_check(probe: Probe) -> Check:
     detail = f"{facts['version']}, {facts['cpu']}, {graphics}, {facts['threads']} threads on {cores} cores"
     fix = "" if facts["threads"] <= cores else f"more threads than cores are slow; type: export OMP_NUM_THREADS={cores}"
     return Check("torch", "ok", detail, fix, core=True)
+
+
+def bf16_probe() -> Probe:
+    """A child process that multiplies in bfloat16."""
+    return Probe(_BF16)
 
 
 def bf16_check(probe: Probe) -> Check:

@@ -40,12 +40,27 @@ def train(
 
         typer.echo(yaml.safe_dump(dump_config(settings), sort_keys=False, allow_unicode=True), nl=False)
         return
+    _refuse_broken_bf16(settings.train.precision)
     from xlan.training.run import run_training
 
     status = run_training(settings, resume_from=resume)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _leave_at_once(status)
     raise typer.Exit(status)
+
+
+def _refuse_broken_bf16(precision: str) -> None:
+    """Say in words what the processor would say with a signal, hours into the run or at its start."""
+    import torch
+
+    if precision != "bf16" or torch.accelerator.is_available():
+        return
+    from xlan.cli.health import bf16_check, bf16_probe
+    from xlan.errors import ConfigError
+
+    check = bf16_check(bf16_probe())
+    if check.status != "ok":
+        raise ConfigError(f"train.precision 'bf16': {check.detail}; to mend it: {check.fix}")
 
 
 def _leave_at_once(status: int) -> NoReturn:

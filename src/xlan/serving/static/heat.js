@@ -77,7 +77,7 @@ export function traits(word, boxes) {
   /** @type {[string, string][]} */
   const told = [];
   const others = word.runners_up.map(({ text, probability }) => `${text} ${percent(probability)}`);
-  if (others.length) told.push(["instead of it", others.join(", ")]);
+  if (others.length) told.push(["runners-up", others.join(", ")]);
   if (word.spatial && boxes) told.push(["looked at", whereItLooked(word.spatial, boxes)]);
   return told;
 }
