@@ -50,7 +50,7 @@ def train(
 
 
 def _refuse_broken_bf16(precision: str) -> None:
-    """Say in words what the processor would say with a signal, hours into the run or at its start."""
+    """Say in words what the processor would say with a signal at the first product."""
     import torch
 
     if precision != "bf16" or torch.accelerator.is_available():

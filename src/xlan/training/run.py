@@ -381,17 +381,12 @@ def _evaluate(
     epoch: int,
 ) -> Scores:
     settings = config.evaluation
-    share: dict[str, Any] = {
-        "batch_size": settings.batch_size,
-        "rank": world.rank,
-        "world_size": world.size,
-        "num_workers": config.data.workers,
-    }
+    share: dict[str, Any] = {"rank": world.rank, "world_size": world.size, "num_workers": config.data.workers}
     loss: dict[str, float] = {}
     with whole_weights(model):
         captions = decode_split(
             policy,
-            evaluation_loader(data.val, **share),
+            evaluation_loader(data.val, batch_size=settings.batch_size, **share),
             data.vocabulary,
             device=world.device,
             beams=settings.beams,
@@ -399,7 +394,12 @@ def _evaluate(
             stop=stop,
         )
         if config.stage == "xe":  # what this stage makes smaller; self-critical training does not
-            references = reference_loader(data.val, captions_per_image=config.train.captions_per_image, **share)
+            references = reference_loader(
+                data.val,
+                batch_size=config.train.batch_size // world.size,  # fits in memory with gradients, so it does without
+                captions_per_image=config.train.captions_per_image,
+                **share,
+            )
             loss["loss"] = reference_loss(policy, references, world=world, stop=stop)
     scores = evaluate_split(
         captions,
