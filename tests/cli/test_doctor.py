@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +177,14 @@ def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert check.status == "absent"
     assert "only the official SPICE needs it" in check.detail
     assert check.fix.startswith("install Java 8 to 21")
+
+
+def test_the_promised_pythons_are_the_same_everywhere() -> None:
+    from xlan.cli.health import NEWEST_PYTHON, OLDEST_PYTHON
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [line.rsplit(" ", 1)[1] for line in project["classifiers"] if "Python :: 3." in line]
+    versions = [f"3.{minor}" for minor in range(OLDEST_PYTHON[1], NEWEST_PYTHON[1] + 1)]
+    assert named == versions
+    assert project["requires-python"] == f">={versions[0]}"
+    assert f"Python {versions[0]} to {versions[-1]}" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,7 @@ SOME_LEFT_OUT = 3  # exit status of an import that worked but for some entries
 _SHOWN = 5
 
 
-class Form(str, Enum):
+class Form(StrEnum):
     """Forms of feature files."""
 
     AUTO = "auto"
@@ -31,7 +31,7 @@ class Form(str, Enum):
     HDF5 = "hdf5"
 
 
-class Dtype(str, Enum):
+class Dtype(StrEnum):
     """Number types of stored features."""
 
     FLOAT16 = "float16"

@@ -27,7 +27,7 @@ from xlan.errors import XlanError
 
 Status = Literal["ok", "absent", "broken"]
 
-OLDEST_PYTHON = (3, 10)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)  # what is tested
 PROBE_SECONDS = 120
 # What becomes possible with each extra of pyproject.toml.
 EXTRAS = {
@@ -95,8 +95,11 @@ def all_checks(model: Path | None) -> Iterator[Check]:
 def python() -> Check:
     """The interpreter."""
     found = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
+    tested = f"3.{OLDEST_PYTHON[1]} to 3.{NEWEST_PYTHON[1]}"
     if sys.version_info < OLDEST_PYTHON:
-        return Check("Python", "broken", found, "install Python 3.10 or later", core=True)
+        return Check("Python", "broken", found, f"install Python {tested}", core=True)
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        return Check("Python", "ok", f"{found}; newer than what is tested ({tested})", core=True)
     return Check("Python", "ok", found, core=True)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import torch
     from torch import Tensor
-    from typing_extensions import Self
 
     from xlan.types import StepTrace
 

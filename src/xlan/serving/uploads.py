@@ -100,7 +100,7 @@ async def read_body(request: Request, body: Body, *, limit: int, stall: float, t
     while more:
         try:
             message = await asyncio.wait_for(request.receive(), min(stall, end - time.monotonic()))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Problem("too-slow", "the body of the request did not arrive in time") from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect

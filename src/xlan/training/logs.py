@@ -14,11 +14,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from typing_extensions import Self
 
 from xlan.errors import DataError, MissingExtraError
 from xlan.files import write_text

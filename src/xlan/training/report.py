@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _head(
     if size is not None:
         tiles.append(("parameters", f"{size:,}", ""))
     if records and isinstance(records[-1].get("time"), int | float):
-        at = datetime.fromtimestamp(records[-1]["time"], tz=timezone.utc)
+        at = datetime.fromtimestamp(records[-1]["time"], tz=UTC)
         tiles.append(("last record", at.strftime("%H:%M"), at.strftime("%Y-%m-%d UTC")))
     shown = "".join(
         f'<div class="tile"><dt>{text(name)}</dt><dd>{text(value)}<small>{text(note)}</small></dd></div>'

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self
 
 from xlan.data.workers import obey_parent_only
 from xlan.errors import TrainingError
