@@ -40,6 +40,7 @@ from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import Encoded
 from xlan.pretrained import Pretrained, from_pretrained
+from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions, Word
 from xlan.vision.familiar import Familiar
@@ -47,8 +48,6 @@ from xlan.vision.grid import GridExtractor
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
 from xlan.vision.regions import PreparedImage, RegionExtractor
 
-# A caption that stops on one of these was cut off in the middle of a thought.
-BAD_ENDINGS = ("a", "an", "the", "of", "with", "in", "on", "at", "to", "and", "or", "for", "by", "from", "is", "are")
 SHIPPED = Path(__file__).parent / "models" / "default"
 
 
@@ -268,10 +267,9 @@ class Captioner:
         )
 
     def _controls(self, options: CaptionOptions) -> list[Control]:
-        endings = [self.vocabulary.id_of(word) for word in BAD_ENDINGS if word in self.vocabulary]
         special = self.vocabulary.special
         no_words = {special.pad, special.bos} - {special.eos}
-        controls: list[Control] = [SuppressUnknown(), NoBadEnding(endings), MinLength(1)]
+        controls: list[Control] = [SuppressUnknown(), NoBadEnding(bad_ending_ids(self.vocabulary)), MinLength(1)]
         if no_words:
             controls.append(Forbid(sorted(no_words)))
         if options.must:

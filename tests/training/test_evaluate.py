@@ -19,7 +19,7 @@ from xlan.training.evaluate import (
     reference_loss,
     write_predictions,
 )
-from xlan.training.scoring import Scores, bad_ending_ids, cider_reward, score_captions
+from xlan.training.scoring import Scores, cider_reward, score_captions
 from xlan.training.stop import Stopped, StopRequest
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -116,7 +116,3 @@ def test_the_reward_counts_the_end_of_a_caption() -> None:
     reward = cider_reward(references, VOCABULARY)
     whole = list(references["x"][0])
     assert reward(["x"], [whole])[0] > reward(["x"], [whole[:-1]])[0] > reward(["x"], [whole[:1]])[0]
-
-
-def test_bad_endings_are_words_of_the_vocabulary() -> None:
-    assert bad_ending_ids(VOCABULARY) == {VOCABULARY.id_of("a"), VOCABULARY.id_of("of")}

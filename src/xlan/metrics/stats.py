@@ -11,13 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from xlan.metrics.ptb import tokenize
+from xlan.text.endings import BAD_ENDINGS
 
-# A sentence does not end on these; a model that learnt to stop early ends on them often.
-BAD_ENDINGS = frozenset({
-    "a", "an", "the", "his", "their", "its", "of", "with", "in", "on", "at", "to", "for", "from", "by", "into",
-    "onto", "upon", "near", "before", "after", "and", "or", "but", "as", "while", "is", "are", "am", "was", "were",
-    "be", "being",
-})  # fmt: skip
 REPEATED_ORDERS = (2, 3, 4)
 
 

@@ -25,6 +25,7 @@ from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
 from xlan.model.spec import TransformerSpec
 from xlan.pretrained import from_pretrained
+from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
 from xlan.training import schedule as schedules
 from xlan.training.checkpoint import Checkpoint
@@ -36,7 +37,7 @@ from xlan.training.logs import RunLog, environment
 from xlan.training.loop import Job, Plan, resume, seed_everything, train
 from xlan.training.optim import build_optimizer
 from xlan.training.rewards import RewardPool
-from xlan.training.scoring import Scores, bad_ending_ids, cider_reward, score_captions
+from xlan.training.scoring import Scores, cider_reward, score_captions
 from xlan.training.state import model_tensors, whole_weights
 from xlan.training.steps import Batch, StepOutput, scst_step, xe_step
 from xlan.training.stop import Stopped, StopRequest

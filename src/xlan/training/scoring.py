@@ -1,4 +1,4 @@
-"""Where training meets the metrics: the reward, the validation scores, and the endings no caption should have."""
+"""Where training meets the metrics: the reward and the validation scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from xlan.metrics.ciderd import CiderD
 from xlan.metrics.docfreq import DocumentFrequencies
 from xlan.metrics.report import evaluate
-from xlan.metrics.stats import BAD_ENDINGS
 from xlan.text.vocab import Vocabulary
 
 _KEYS = {"BLEU": "bleu", "METEOR": "meteor", "ROUGE-L": "rouge", "CIDEr": "cider"}
@@ -55,8 +54,3 @@ def score_captions(
     values["bad endings"] = report.statistics.bad_endings
     notes = tuple(f"{score.name} not computed: {score.reason}" for score in report.scores.values() if score.reason)
     return Scores(values, notes)
-
-
-def bad_ending_ids(vocabulary: Vocabulary) -> frozenset[int]:
-    """Ids of the words on which a caption should not end, as the metrics' statistics have them."""
-    return frozenset(vocabulary.id_of(word) for word in BAD_ENDINGS if word in vocabulary)
