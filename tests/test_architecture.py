@@ -9,11 +9,12 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "xlan"
 
-EVERYWHERE = {"errors", "types", "files"}
+EVERYWHERE = {"errors", "types", "files", "ahead"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
     "files": set(),
+    "ahead": set(),
     "config": set(),
     "vision": set(),
     "text": set(),
@@ -23,14 +24,13 @@ ARROWS: dict[str, set[str]] = {
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config", "pages"},
-    "ahead": set(),
     "pages": set(),
-    "pipeline": {"vision", "text", "model", "decoding", "pretrained", "ahead"},
+    "pipeline": {"vision", "text", "model", "decoding", "pretrained"},
     "serving": {"pipeline", "pages", "vision", "config"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
 CONFIG_READERS = {"training/run.py", "pipeline.py", "serving/app.py"}
-NO_TORCH = {"errors", "types", "files", "text", "metrics", "config"}
+NO_TORCH = {"errors", "types", "files", "ahead", "text", "metrics", "config"}
 
 
 def folder_of(module: str) -> str:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from xlan.errors import DataError
-from xlan.files import atomic_path, read_json, write_json, write_text
+from xlan.files import (
+    atomic_path,
+    file_sha256,
+    open_locked,
+    read_json,
+    user_cache_dir,
+    user_data_dir,
+    write_json,
+    write_text,
+)
 
 
 def fail_half_way(path: Path) -> None:
@@ -58,3 +74,42 @@ def test_a_byte_order_mark_is_no_part_of_json(tmp_path: Path) -> None:
 def test_a_device_without_end_is_not_read_to_the_end():
     with pytest.raises(DataError, match=r"/dev/zero: more than the limit of 1,000 bytes"):
         read_json("/dev/zero", max_bytes=1000)
+
+
+@given(content=st.binary(max_size=300))
+def test_the_hash_of_a_file_is_that_of_its_bytes(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "hashed"
+    path.write_bytes(content)
+    assert file_sha256(path) == hashlib.sha256(content).hexdigest()
+
+
+def test_a_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
+    first = open_locked(tmp_path / "lock")
+    with pytest.raises(BlockingIOError):
+        open_locked(tmp_path / "lock")
+    os.close(first)
+    os.close(open_locked(tmp_path / "lock"))
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = f"import os; from xlan.files import open_locked; open_locked({str(path)!r}); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    os.close(open_locked(path))
+
+
+@pytest.mark.parametrize(("folder", "variable"), [(user_cache_dir, "XLAN_CACHE_DIR"), (user_data_dir, "XLAN_DATA_DIR")])
+def test_user_folders_can_be_chosen(
+    folder: Callable[[], Path], variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert folder() == tmp_path
+    monkeypatch.delenv(variable)
+    assert folder().name == "xlan"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="XDG names folders on Linux")
+def test_user_folders_follow_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XLAN_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache_dir() == tmp_path / "xlan"

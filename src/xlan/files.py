@@ -1,4 +1,4 @@
-"""Reading and writing files so that nothing is lost and nothing hostile gets in.
+"""Reading and writing files so that nothing is lost and nothing hostile gets in; also hashes, locks and user folders.
 
 Writers put the bytes under a temporary name in the same folder, flush them to disk and rename: a reader sees the
 old file or the new one, never half of one, whenever the process dies.
@@ -7,12 +7,15 @@ old file or the new one, never half of one, whenever the process dies.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 from xlan.errors import DataError
 
@@ -30,8 +33,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(temporary)
         temporary.replace(target)
         sync_folder(target.parent)
     except BaseException:
@@ -43,6 +45,12 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file to disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -108,3 +116,50 @@ def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) 
         raise DataError(f"{source}: not usable as JSON: {error}") from None
     except RecursionError:
         raise DataError(f"{source}: JSON is nested too deeply") from None
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's content in hexadecimal, read piece by piece.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_locked(path: str | os.PathLike[str]) -> int:
+    """Open a file for reading and writing, make it if needed, and keep other processes that lock it out.
+
+    The lock ends when the handle is closed or the process dies. Systems without `flock` open the file without a lock.
+
+    Returns:
+        the handle; close it with `os.close`.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: the file cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    handle = os.open(path, flags, 0o666)
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(handle)
+            raise
+    return handle
+
+
+def user_cache_dir() -> Path:
+    """Folder for files that can be made again: `XLAN_CACHE_DIR`, else the platform's folder for caches."""
+    chosen = os.environ.get("XLAN_CACHE_DIR")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("xlan", appauthor=False)
+
+
+def user_data_dir() -> Path:
+    """Folder for files that were set up once: `XLAN_DATA_DIR`, else the platform's folder for application data."""
+    chosen = os.environ.get("XLAN_DATA_DIR")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("xlan", appauthor=False)

@@ -13,7 +13,6 @@ two renames: killed exactly between them, the old model lies beside its place in
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -29,7 +28,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from xlan.errors import DataError, ModelError, WeightsError
-from xlan.files import atomic_path, read_json, sync_folder, write_json, write_text
+from xlan.files import atomic_path, file_sha256, read_json, sync_file, sync_folder, write_json, write_text
 from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import compare_weights
@@ -142,12 +141,8 @@ def _is_replaceable(target: Path) -> bool:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+    sync_file(path)
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def is_model_directory(directory: str | os.PathLike[str]) -> bool:

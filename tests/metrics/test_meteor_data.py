@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import multiprocessing
-import os
 import zipfile
 from pathlib import Path
 
@@ -139,13 +138,3 @@ def test_small_resources_score(resources: Resources, caption: str, reference: st
     pytest.importorskip("snowballstemmer")
     score = Meteor(load_data(resources)).score({0: [reference]}, {0: caption})[0]
     assert (score > 0) is matched
-
-
-def test_the_cache_folder_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("XLAN_CACHE_DIR")
-    monkeypatch.setattr(meteor_data.sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert meteor_data.cache_folder() == tmp_path / "xlan"
-    monkeypatch.setattr(meteor_data.sys, "platform", "darwin")
-    assert meteor_data.cache_folder().parts[-3:] == ("Library", "Caches", "xlan")
-    assert os.environ["XDG_CACHE_HOME"] == str(tmp_path)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from xlan.errors import DataError
+from xlan.files import open_locked
 from xlan.types import Caption
 
 # Longer than any line we write: a file without line ends is refused instead of read into memory.
@@ -68,11 +69,12 @@ class CaptionFile:
         self._is_csv = suffix == ".csv"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            self._handle = open_locked(path)
+        except BlockingIOError:
+            raise DataError(f"{path}: another process is writing to this file") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
         try:
-            self._lock()
             self._go_on()
         except BaseException:
             os.close(self._handle)
@@ -107,15 +109,6 @@ class CaptionFile:
                 line = line[os.write(self._handle, line) :]
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written: {error.strerror or error}") from None
-
-    def _lock(self) -> None:
-        with contextlib.suppress(ImportError):  # no such lock on this system: go on without
-            import fcntl
-
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise DataError(f"{self.path}: another process is writing to this file") from None
 
     def _go_on(self) -> None:
         """Learn what the file has, cut off a torn end, and stand behind the last line."""

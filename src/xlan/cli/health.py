@@ -345,7 +345,7 @@ def fonts() -> Check:
 
 def folders() -> Iterator[Check]:
     """Whether the places for caches, downloads and temporary files can be written."""
-    from xlan.metrics.spice_corenlp import user_cache_dir, user_data_dir
+    from xlan.files import user_cache_dir, user_data_dir
 
     places = (
         ("cache", user_cache_dir(), "XLAN_CACHE_DIR"),

@@ -86,8 +86,7 @@ def _own_words(tokens: Any) -> tuple[str, ...]:
     return ()
 
 
-# --- JSON
-# ----------------------------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 def read_json_form(path: Path) -> CaptionSet:
@@ -160,8 +159,7 @@ def _plain_id(value: Any) -> str:
     return str(value) if type(value) is int else ""
 
 
-# --- text
-# ----------------------------------------------------------------------------------------------------------
+# --- text ---
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import struct
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -28,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlan.errors import MetricError, MissingExtraError
-from xlan.files import atomic_path
+from xlan.files import atomic_path, user_cache_dir
 
 HASH_FACTOR = 0x9E3779B97F4A7C15
 MAX_PHRASE = 7
@@ -129,18 +128,6 @@ def find_resources() -> Resources:
     raise MissingExtraError("METEOR", "metrics")
 
 
-def cache_folder() -> Path:
-    """Where the index lives: `XLAN_CACHE_DIR`, else the platform's place for caches."""
-    chosen = os.environ.get("XLAN_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "xlan" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "xlan"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xlan"
-
-
 def load_data(resources: Resources | None = None, *, progress: Callable[[int], None] | None = None) -> MeteorData:
     """Map the index into memory, building it first when it is missing, stale or damaged.
 
@@ -154,7 +141,7 @@ def load_data(resources: Resources | None = None, *, progress: Callable[[int], N
     """
     resources = resources or find_resources()
     name = f"meteor-{resources.key()}.index"
-    folders = [cache_folder(), Path(tempfile.gettempdir()) / f"xlan-cache-{_user()}"]
+    folders = [user_cache_dir(), Path(tempfile.gettempdir()) / f"xlan-cache-{_user()}"]
     for folder in folders:
         data = _read_index(folder / name, own=folder is not folders[0])
         if data is not None:

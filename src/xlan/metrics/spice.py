@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xlan.errors import DataError, MetricError, MissingExtraError
-from xlan.files import read_json
+from xlan.files import read_json, user_cache_dir
 from xlan.metrics.ptb import tokenize
-from xlan.metrics.spice_corenlp import find_corenlp, user_cache_dir
+from xlan.metrics.spice_corenlp import find_corenlp
 from xlan.metrics.spice_process import Outcome, find_java, run_to_end
 
 Id = TypeVar("Id", bound=Hashable)

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from xlan.errors import MetricError
-from xlan.files import atomic_path, write_json
+from xlan.files import atomic_path, file_sha256, user_cache_dir, user_data_dir, write_json
 
 ARCHIVE = "stanford-corenlp-full-2015-12-09.zip"
 ARCHIVE_URL = f"https://nlp.stanford.edu/software/{ARCHIVE}"
@@ -53,26 +51,6 @@ class Installed:
     archive_sha256: str
     code_sha256: str
     models_sha256: str
-
-
-def user_data_dir() -> Path:
-    """Where files that were set up once stay: $XLAN_DATA_DIR, else the system's place for application data."""
-    return _user_dir("XLAN_DATA_DIR", "XDG_DATA_HOME", ".local/share", "Library/Application Support")
-
-
-def user_cache_dir() -> Path:
-    """Where files that can be made again stay: $XLAN_CACHE_DIR, else the system's place for caches."""
-    return _user_dir("XLAN_CACHE_DIR", "XDG_CACHE_HOME", ".cache", "Library/Caches")
-
-
-def _user_dir(own: str, xdg: str, linux: str, mac: str) -> Path:
-    if os.environ.get(own):
-        return Path(os.environ[own]).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "xlan"
-    if os.environ.get(xdg):
-        return Path(os.environ[xdg]) / "xlan"
-    return Path.home() / (mac if sys.platform == "darwin" else linux) / "xlan"
 
 
 def corenlp_dir() -> Path:
@@ -131,8 +109,7 @@ def install(archive: Path, folder: Path, *, sha256: str | None = None) -> Instal
     try:
         if archive.stat().st_size > MAX_ARCHIVE_BYTES:
             raise MetricError(f"{archive}: larger than {MAX_ARCHIVE_BYTES:,} bytes; expected {ARCHIVE}")
-        with archive.open("rb") as file:
-            found = _digest(file)
+        found = file_sha256(archive)
         if sha256 is not None and found != sha256.lower():
             raise MetricError(f"{archive}: expected SHA-256 {sha256.lower()}, got {found}; download it again")
         with zipfile.ZipFile(archive) as box:
@@ -148,13 +125,6 @@ def install(archive: Path, folder: Path, *, sha256: str | None = None) -> Instal
     installed = Installed(folder, archive_sha256=found, code_sha256=code, models_sha256=models)
     write_json(folder / "corenlp.json", {**asdict(installed), "folder": str(folder)})
     return installed
-
-
-def _digest(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(_BLOCK):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def _unpack(box: zipfile.ZipFile, name: str, folder: Path) -> str:

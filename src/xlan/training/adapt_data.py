@@ -10,9 +10,8 @@ import gzip
 import json
 import math
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageEnhance
 
+from xlan.ahead import map_ahead
 from xlan.errors import DataError, ImageError
 from xlan.text.tokenize import tokenize
 from xlan.vision.image import open_image, square_pixels
@@ -226,22 +226,25 @@ class Loader:
                     yield [(int(number), epoch) for number in order[start : start + batch]]
                 step = (epoch + 1) * steps
 
-        return self._ahead(plan())
+        return self._ahead(plan(), ahead=2 * batch)
 
     def evaluation(self, *, batch: int) -> Iterator[list[Sample]]:
         """Every picture once, whole, in order."""
         numbers = range(len(self.pictures))
-        return self._ahead([(n, -1) for n in numbers[i : i + batch]] for i in range(0, len(numbers), batch))
+        plan = ([(n, -1) for n in numbers[i : i + batch]] for i in range(0, len(numbers), batch))
+        return self._ahead(plan, ahead=2 * batch)
 
-    def _ahead(self, plan: Iterator[list[tuple[int, int]]]) -> Iterator[list[Sample]]:
-        with ThreadPoolExecutor(self.threads) as pool:
-            waiting: list[list[Future[Sample]]] = []
+    def _ahead(self, plan: Iterator[list[tuple[int, int]]], *, ahead: int) -> Iterator[list[Sample]]:
+        sizes: deque[int] = deque()
+
+        def items() -> Iterator[tuple[int, int]]:
             for batch in plan:
-                waiting.append([pool.submit(self._sample, number, epoch) for number, epoch in batch])
-                if len(waiting) > 2:
-                    yield [future.result() for future in waiting.pop(0)]
-            for rest in islice(waiting, len(waiting)):
-                yield [future.result() for future in rest]
+                sizes.append(len(batch))
+                yield from batch
+
+        samples = map_ahead(lambda item: self._sample(*item), items(), threads=self.threads, ahead=ahead)
+        for first in samples:
+            yield [first, *islice(samples, sizes.popleft() - 1)]
 
     def _sample(self, number: int, epoch: int) -> Sample:
         picture = self.pictures[number]

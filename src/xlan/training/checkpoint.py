@@ -12,7 +12,6 @@ leaves the earlier checkpoints as they were and no half-written one in sight. A 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import re
@@ -29,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from xlan.errors import DataError, TrainingError
-from xlan.files import read_json, sync_folder, write_json
+from xlan.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 CHECKPOINT_FORMAT = 1
 _NAME = re.compile(r"^step-(\d{8,})-(\d{4,})$")
@@ -130,7 +129,8 @@ class CheckpointFolder:
             for name in _TENSOR_FILES:
                 file = hidden / f"{name}.safetensors"
                 save_file({key: _plain(value) for key, value in tensors[name].items()}, file)
-                files[file.name] = {"bytes": file.stat().st_size, "sha256": _hash_and_sync(file)}
+                files[file.name] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+                sync_file(file)
             write_json(hidden / "state.json", {"format": CHECKPOINT_FORMAT, "step": step, "files": files, **state})
             sync_folder(hidden)
             hidden.rename(final)
@@ -165,7 +165,7 @@ def _verified_state(folder: Path, *, hashes: bool = False) -> dict[str, Any]:
         expected = state.get("files", {}).get(file.name, {})
         if not file.is_file() or file.stat().st_size != expected.get("bytes"):
             raise DataError(f"{file}: missing or not of the recorded size; the checkpoint is damaged")
-        if hashes and _hash(file) != expected.get("sha256"):
+        if hashes and file_sha256(file) != expected.get("sha256"):
             raise DataError(f"{file}: content does not match its recorded hash; the checkpoint is damaged")
     return state
 
@@ -177,24 +177,6 @@ def _order(match: re.Match[str] | None) -> tuple[int, int]:
 
 def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu").contiguous()
-
-
-def _hash(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _hash_and_sync(file: Path) -> str:
-    digest = _hash(file)
-    handle = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return digest
 
 
 def _remove(path: Path) -> None:

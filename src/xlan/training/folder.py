@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from xlan import __version__
 from xlan.errors import TrainingError
+from xlan.files import open_locked
 from xlan.model.build import build_model
 from xlan.model.spec import Spec
 from xlan.pretrained import save_pretrained
@@ -87,7 +87,7 @@ class RunFolder:
         if world.is_main:
             try:
                 self.predictions.mkdir(parents=True, exist_ok=True)
-                self._lock = _lock(self.path / ".lock")
+                self._lock = open_locked(self.path / ".lock")
             except BlockingIOError:
                 problem = TrainingError(f"{self.path}: another run is using this folder; choose another (output=…)")
             except OSError as error:
@@ -102,20 +102,6 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _lock(path: Path) -> int:
-    """Lock a file; the lock goes away with the process, however it ends."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            os.close(handle)
-            raise
-    return handle
 
 
 def save_model(

@@ -1,17 +1,16 @@
 """Many pictures → a feature store: decoded ahead by a few threads, extracted in batches, memory flat.
 
-A picture that cannot be used is reported and skipped; a run that was stopped goes on where it was, because the store
-knows which ids it has.
+A picture that cannot be used is reported and skipped. An interrupted run resumes, because the store knows which ids it
+already has.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from xlan.ahead import map_ahead
 from xlan.errors import ImageError
 from xlan.types import Regions
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, open_image
@@ -87,32 +86,25 @@ def _batches(
     limits: ImageLimits,
     bad: list[str],
 ) -> Iterator[list[tuple[Picture, PreparedImage]]]:
-    def prepare(picture: Picture) -> PreparedImage:
-        image = open_image(picture.read(limits), limits=limits, min_side=extractor.min_side, name=picture.name)
-        return extractor.prepare(image)
+    def prepare(picture: Picture) -> PreparedImage | ImageError:
+        try:
+            image = open_image(picture.read(limits), limits=limits, min_side=extractor.min_side, name=picture.name)
+            return extractor.prepare(image)
+        except ImageError as error:
+            return error
 
     ready: list[tuple[Picture, PreparedImage]] = []
-    waiting: deque[tuple[Picture, Future[PreparedImage]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for i in range(len(pictures) + 2 * batch):
-                if i < len(pictures):
-                    waiting.append((pictures[i], pool.submit(prepare, pictures[i])))
-                if i < 2 * batch or not waiting:
-                    continue
-                picture, future = waiting.popleft()
-                try:
-                    ready.append((picture, future.result()))
-                except ImageError as error:
-                    bad.append(str(error))
-                if len(ready) == batch:
-                    yield ready
-                    ready = []
-            if ready:
-                yield ready
-        finally:
-            for _, future in waiting:
-                future.cancel()
+    prepared = map_ahead(prepare, pictures, threads=threads, ahead=2 * batch)
+    for picture, result in zip(pictures, prepared, strict=True):
+        if isinstance(result, ImageError):
+            bad.append(str(result))
+            continue
+        ready.append((picture, result))
+        if len(ready) == batch:
+            yield ready
+            ready = []
+    if ready:
+        yield ready
 
 
 def _extract(

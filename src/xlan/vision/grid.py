@@ -6,7 +6,6 @@ memory of that. `vision.safetensors` in a model directory is one file: folded we
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from xlan.errors import ModelError, WeightsError
-from xlan.files import atomic_path
+from xlan.files import atomic_path, file_sha256
 from xlan.types import Regions
 from xlan.vision import efficientnet
 from xlan.vision.image import original_size, square_pixels
@@ -218,4 +217,4 @@ def _settings_of(source: Path, header: dict[str, str]) -> GridSettings:
 
 
 def _digest(path: Path) -> str:
-    return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return f"sha256:{file_sha256(path)[:16]}"

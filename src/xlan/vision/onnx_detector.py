@@ -6,7 +6,6 @@ The file has one image input `[1, 3, H, W]` and outputs `boxes` `[N, 4]`, `featu
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from xlan.errors import ImageError, MissingExtraError, ModelError, WeightsError
+from xlan.files import file_sha256
 from xlan.types import Regions
 from xlan.vision.image import original_size
 from xlan.vision.regions import PreparedImage
@@ -179,7 +179,7 @@ def _open(path: Path, threads: int) -> tuple[Any, str]:
         size = path.stat().st_size
         if size > MAX_ONNX_BYTES:
             raise WeightsError(f"{path}: {size:,} bytes is more than an ONNX file can have ({MAX_ONNX_BYTES:,})")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = file_sha256(path)
     except FileNotFoundError:
         raise WeightsError(f"{path}: no such file") from None
     except OSError as error:

@@ -213,14 +213,6 @@ class Shard:
         offsets = self._tensors["offsets"]
         return int(offsets[row + 1] - offsets[row])
 
-    def sha256(self) -> str:
-        """Hash of the whole file."""
-        digest = hashlib.sha256()
-        step = 16 << 20
-        for start in range(0, len(self._map), step):
-            digest.update(self._map[start : start + step])
-        return digest.hexdigest()
-
 
 def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)

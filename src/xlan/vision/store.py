@@ -12,7 +12,6 @@ next writer on the same folder goes on from there (`done_ids` says what it need 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from xlan.errors import DataError, FeatureError
-from xlan.files import read_json, write_json
+from xlan.files import file_sha256, open_locked, read_json, write_json
 from xlan.types import Regions
 from xlan.vision.shards import FeatureDtype, Shard, ShardInfo, check_regions, write_shard
 
@@ -72,7 +71,7 @@ class FeatureStoreWriter:
         self._pending: list[Regions] = []
         self._pending_bytes = 0
         self._closed = False
-        self._lock = _claim(self.path)
+        self._lock: int | None = _claim(self.path)
         try:
             if (self.path / INDEX_NAME).exists():
                 self._go_on()
@@ -272,7 +271,7 @@ class FeatureStore:
 
 
 def _fault(info: ShardInfo, shard: Shard) -> str | None:
-    if shard.sha256() != info.sha256:
+    if file_sha256(shard.path) != info.sha256:
         return f"{shard.path}: the contents changed since they were written (sha256 differs)"
     for row, image_id in enumerate(shard.ids):
         regions = shard.regions(row)
@@ -294,22 +293,15 @@ def _is_ours(name: str) -> bool:
     return shard or name in (INDEX_NAME, _LOCK_NAME) or name.startswith(f".{INDEX_NAME}.")
 
 
-def _claim(path: Path) -> int | None:
+def _claim(path: Path) -> int:
     """Make the folder and lock it against a second writer; the lock dies with the process."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        return open_locked(path / _LOCK_NAME)
+    except BlockingIOError:
+        raise FeatureError(f"{path}: another process is writing to this store") from None
     except OSError as error:
         raise FeatureError(f"{path}: cannot be written: {error.strerror or error}") from None
-    with contextlib.suppress(ImportError):  # no such lock on this system: go on without
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            raise FeatureError(f"{path}: another process is writing to this store") from None
-    return handle
 
 
 def _read_index(path: Path) -> dict[str, Any]:

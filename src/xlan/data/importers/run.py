@@ -8,13 +8,12 @@ Memory is that of one shard and a few images, whatever the size of the source.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from xlan.ahead import map_ahead
 from xlan.data.importers.entries import Bad, Entry, Found, Source, to_regions
 from xlan.data.importers.folders import ArrayFolder
 from xlan.data.importers.hdf5 import HDF5_MAGIC, Hdf5File
@@ -181,23 +180,13 @@ def _add(writer: FeatureStoreWriter, entry: Entry, found: Found, max_regions: in
 def _read_ahead(entries: Iterator[Entry], workers: int) -> Iterator[tuple[Entry, Found | str]]:
     """Entries with their arrays or the reason why not, in order, a few read ahead on other threads."""
     if workers == 1:
-        for entry in entries:
-            yield entry, _try(entry)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[tuple[Entry, Future[Found | str]]] = deque()
-        for entry in entries:
-            waiting.append((entry, pool.submit(_try, entry)))
-            if len(waiting) > 2 * workers:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
+        yield from map(_try, entries)
+    else:
+        yield from map_ahead(_try, entries, threads=workers, ahead=2 * workers)
 
 
-def _try(entry: Entry) -> Found | str:
+def _try(entry: Entry) -> tuple[Entry, Found | str]:
     try:
-        return entry.read()
+        return entry, entry.read()
     except FeatureError as error:
-        return str(error)
+        return entry, str(error)

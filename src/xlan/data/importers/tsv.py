@@ -1,8 +1,12 @@
-"""Bottom-up attention's TSV: one image a line, arrays as base64 of little-endian float32.
+"""Bottom-up attention's TSV: one image per line, arrays as base64 of little-endian float32.
 
-image_id  image_w  image_h  num_boxes  boxes  features                             Anderson et al., 36 or
-10–100 boxes img_id  img_h  img_w  objects_id  objects_conf  attrs_id  attrs_conf  num_boxes  boxes
-features   as LXMERT ships it
+Six columns, as Anderson et al. released them (36 or 10-100 boxes per image):
+
+    image_id  image_w  image_h  num_boxes  boxes  features
+
+Ten columns, as LXMERT ships them:
+
+    img_id  img_h  img_w  objects_id  objects_conf  attrs_id  attrs_conf  num_boxes  boxes  features
 """
 
 from __future__ import annotations
