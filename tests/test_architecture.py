@@ -24,6 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config", "pages"},
+    "confidence": {"text", "vision"},
     "pages": set(),
     "pipeline": {"vision", "text", "model", "decoding", "pretrained"},
     "serving": {"pipeline", "pages", "vision", "config"},

@@ -1,0 +1,1 @@
+"""How far a caption can be believed: evidence about each content word → calibrated chances."""
