@@ -81,7 +81,8 @@ def sample(
             attention = state.trace
             if step == 0:  # one row per image until here, one per caption from here on
                 each = images.repeat_interleave(n)
-                log_probs, attention, state = log_probs[each], _select(attention, each), state.select(each)
+                log_probs, attention = log_probs.index_select(0, each), _select(attention, each)
+                state = state.select(each)
             with torch.no_grad():
                 weights = _allowed(plan, log_probs.detach(), rows.prefix())
                 rows.refuse_impossible(weights.amax(dim=1))

@@ -37,7 +37,7 @@ class Projected:
     def select(self, index: Tensor) -> Projected:
         """Images `index` (`[B']`) of this cache."""
         mask = None if self.mask is None else self.mask[index]
-        return Projected(self.keys[index], self.values[index], mask)
+        return Projected(self.keys.index_select(0, index), self.values.index_select(0, index), mask)
 
     def append(self, other: Projected) -> Projected:
         """This cache with the regions of `other` behind its own; both without mask."""

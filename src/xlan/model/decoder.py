@@ -35,7 +35,7 @@ class ImageMemory:
 
     def select(self, index: Tensor) -> ImageMemory:
         """Images `index` of this memory."""
-        return ImageMemory(self.cache.select(index), self.gates[index])
+        return ImageMemory(self.cache.select(index), self.gates.index_select(0, index))
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class LSTMState:
         """Rows `index`; images without a row are dropped once there are enough of them."""
         groups, kept = self.groups.select(index)
         return LSTMState(
-            hidden=self.hidden[index],
-            cell=self.cell[index],
-            context=self.context[index],
+            hidden=self.hidden.index_select(0, index),
+            cell=self.cell.index_select(0, index),
+            context=self.context.index_select(0, index),
             memory=self.memory if kept is None else self.memory.select(kept),
             groups=groups,
             wants_trace=self.wants_trace,
@@ -125,7 +125,7 @@ class LSTMDecoder(nn.Module):
             return F.linear(self._words(tokens), for_words)
         # Rows often go on with the same words: beams of one image, and "a" in many images at once.
         distinct, which = torch.unique(tokens, return_inverse=True)
-        return F.linear(self._words(distinct), for_words)[which]
+        return F.linear(self._words(distinct), for_words).index_select(0, which)
 
     def _input_weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """The columns of the LSTM's input weights for word, image and context; added ones share theirs."""
@@ -179,7 +179,7 @@ class LSTMDecoder(nn.Module):
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Ids `[R]` → log-probabilities `[R, V]` and the state behind them."""
         for_words, _, for_context = self._input_weights()
-        gates = self._word_gates(tokens, for_words) + state.memory.gates[state.groups.owner]
+        gates = self._word_gates(tokens, for_words) + state.memory.gates.index_select(0, state.groups.owner)
         hidden, cell, context, trace = self._advance(
             gates,
             (state.hidden, state.cell, state.context),
@@ -204,7 +204,7 @@ class LSTMDecoder(nn.Module):
         alive = real_positions(sorted_lengths, words).sum(0).tolist()
         tokens, owner = tokens[order], groups.owner[order]
         groups_of = {rows: RowGroups.of(owner[:rows], groups.images) for rows in set(alive)}
-        image_gates = memory.gates[owner]
+        image_gates = memory.gates.index_select(0, owner)
         if scheduled_sampling == 0.0:
             packed = torch.cat([tokens[:rows, t] for t, rows in enumerate(alive)])
             word_gates = torch.split(F.linear(self._words(packed), for_words), alive)

@@ -2,6 +2,10 @@
 
 A row is one sentence (a caption while training, a beam while decoding). Heavy layers work on rows `[R, D]`; attention
 works on images `[B, K, D]`, K queries each, so that the cache of an image is read where it lies.
+
+Where an index may repeat, rows are copied by `index_select`. `tensor[index]` gives the same values, but its backward
+pass adds up the gradients of equal indices from several threads in any order, so two runs would not be bit for bit
+the same.
 """
 
 from __future__ import annotations

@@ -187,8 +187,8 @@ class TransformerState:
         return TransformerState(
             words=tuple(cache.select(index) for cache in self.words),
             regions=self.regions if kept is None else tuple(cache.select(kept) for cache in self.regions),
-            image=self.image if kept is None or self.image is None else self.image[kept],
-            prefix=None if self.prefix is None else self.prefix[index],
+            image=self.image if kept is None or self.image is None else self.image.index_select(0, kept),
+            prefix=None if self.prefix is None else self.prefix.index_select(0, index),
             length=self.length,
             groups=groups,
             wants_trace=self.wants_trace,

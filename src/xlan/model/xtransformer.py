@@ -193,7 +193,7 @@ class XTransformerDecoder(nn.Module):
         x = self.word_input(tokens.unsqueeze(1), state.length)  # [R, 1, D]
         prefix = state.prefix + x.squeeze(1)
         mean = (prefix / (state.length + 1)).unsqueeze(1)
-        query = self.dropout(state.image[state.groups.owner].unsqueeze(1) * self.query_of_words(mean))
+        query = self.dropout(state.image.index_select(0, state.groups.owner).unsqueeze(1) * self.query_of_words(mean))
         queries, caches, looked = [query], [], None
         for i, layer in enumerate(self._layers()):
             words = layer.words.project(x)
@@ -215,7 +215,7 @@ class XTransformerDecoder(nn.Module):
         x = self.word_input(tokens)  # [C, T, D]
         steps = torch.arange(1, tokens.shape[1] + 1, device=x.device, dtype=x.dtype).unsqueeze(1)
         mean = x.cumsum(dim=1) / steps
-        image = self.query_of_image(encoded.summary)[groups.owner].unsqueeze(1)
+        image = self.query_of_image(encoded.summary).index_select(0, groups.owner).unsqueeze(1)
         query = self.dropout(image * self.query_of_words(mean))
         allowed = causal(tokens.shape[1], x.device)
         queries = [query[real]]
