@@ -30,7 +30,8 @@ from PIL import Image
 
 from xlan import Captioner, CaptionOptions
 from xlan.cli.threads import leave_a_core
-from xlan.pipeline import SHIPPED, pad_regions
+from xlan.pipeline import SHIPPED
+from xlan.vision.padding import pad_regions
 
 STAGES = ("decode", "vision", "encoder", "beam")
 LOAD_SECONDS, PHOTO_SECONDS, PHOTOS_PER_SECOND = 2.0, 0.5, 8.0  # what we want to stay below, below and above

@@ -20,11 +20,11 @@ import xlan
 from xlan import Captioner, CaptionOptions, Regions, Vocabulary, build_model
 from xlan.decoding import beam_search
 from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
-from xlan.pipeline import pad_regions
 from xlan.text.endings import BAD_ENDINGS
 from xlan.types import Caption
 from xlan.vision.familiar import Familiar
 from xlan.vision.image import ImageLimits
+from xlan.vision.padding import pad_regions
 
 
 @pytest.fixture(scope="module")

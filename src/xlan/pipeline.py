@@ -36,7 +36,7 @@ from xlan.decoding import (
     beam_search,
     sample,
 )
-from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
+from xlan.errors import DecodingError, ImageError, ModelError
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import Encoded
 from xlan.pretrained import Pretrained, from_pretrained
@@ -46,6 +46,7 @@ from xlan.types import Caption, Regions, Word
 from xlan.vision.familiar import Familiar
 from xlan.vision.grid import GridExtractor
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
+from xlan.vision.padding import pad_regions
 from xlan.vision.regions import PreparedImage, RegionExtractor
 
 SHIPPED = Path(__file__).parent / "models" / "default"
@@ -339,18 +340,3 @@ class Captioner:
 
 def _rows(tensor: Tensor | None, count: int) -> Iterable[np.ndarray | None]:
     return [None] * count if tensor is None else list(tensor[:count].float().cpu().numpy())
-
-
-def pad_regions(regions: Sequence[Regions], feature_dim: int) -> tuple[Tensor, Tensor]:
-    """Features of several images as one `[B, N, feature_dim]` float32 tensor, and the mask `[B, N]` of those there."""
-    most = max(len(image) for image in regions)
-    features = torch.zeros(len(regions), most, feature_dim)
-    mask = torch.zeros(len(regions), most, dtype=torch.bool)
-    for row, image in enumerate(regions):
-        if image.features.ndim != 2 or image.features.shape[1] != feature_dim:
-            raise ShapeError(
-                f"regions of image {row}: expected features [N, {feature_dim}], got {list(image.features.shape)}"
-            )
-        features[row, : len(image)] = torch.from_numpy(np.ascontiguousarray(image.features)).float()
-        mask[row, : len(image)] = True
-    return features, mask

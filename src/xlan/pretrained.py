@@ -31,9 +31,9 @@ from xlan.errors import DataError, ModelError, WeightsError
 from xlan.files import atomic_path, file_sha256, read_json, sync_file, sync_folder, write_json, write_text
 from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
-from xlan.model.interface import compare_weights
 from xlan.model.spec import spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
+from xlan.weights import compare_weights
 
 FORMAT = 1
 CONFIG, WEIGHTS, VOCAB, VISION, FAMILIAR, CARD = (

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from xlan.data.collate import caption_batch, collate_captions, collate_regions, image_batch
+from xlan.data.collate import caption_batch, collate_captions, image_batch
 from xlan.data.dataset import CaptionDataset
 from xlan.data.plan import BatchPlan
 from xlan.data.records import CaptionedImage, CaptionSet
 from xlan.text.vocab import Vocabulary
-from xlan.types import Regions, SpecialIds
+from xlan.types import SpecialIds
 from xlan.vision.store import FeatureStore
 
 Make = Callable[..., CaptionDataset]
@@ -41,18 +41,6 @@ def test_one_id_for_start_end_and_padding_as_released(store: FeatureStore) -> No
     assert inputs.tolist() == [[0, 1, 2, 0], [0, 3, 4, 5]]
     assert targets.tolist() == [[1, 2, 0, 0], [3, 4, 5, 0]]
     assert lengths.tolist() == [3, 4]
-
-
-def test_regions_are_padded_with_a_mask() -> None:
-    items = [
-        Regions(np.full((n, 3), n, dtype), np.zeros((n, 4), np.float32))
-        for n, dtype in ((2, np.float16), (1, np.float32), (4, np.float16))
-    ]
-    features, mask = collate_regions(items)
-    assert features.shape == (3, 4, 3)
-    assert features.dtype == torch.float32
-    assert mask.tolist() == [[True, True, False, False], [True, False, False, False], [True] * 4]
-    assert features.sum(dim=(1, 2)).tolist() == [12, 3, 48]
 
 
 def test_a_batch_does_not_change_the_store(make: Make) -> None:

@@ -145,7 +145,7 @@ def test_weights_that_do_not_fit_are_listed(tiny: EfficientNetLite) -> None:
     with pytest.raises(WeightsError, match=r"^f\.pth: does not fit .* missing: head\.conv\.weight; unexpected: extra$"):
         efficientnet.load_checked(tiny, state, "f.pth")
     wrong = {**tiny.state_dict(), "head.conv.weight": torch.zeros(1, 2, 1, 1)}
-    with pytest.raises(WeightsError, match=r"head\.conv\.weight has shape \[1, 2, 1, 1\], this network needs"):
+    with pytest.raises(WeightsError, match=r"misshapen: head\.conv\.weight \[1, 2, 1, 1\] instead of"):
         efficientnet.load_checked(tiny, wrong, "f.pth")
 
 

@@ -60,9 +60,10 @@ def test_a_file_keeps_it(familiar: Familiar, tmp_path: Path) -> None:
         assert again.distance(picture) == pytest.approx(familiar.distance(picture), abs=1e-3)
 
 
-def test_too_few_pictures_are_refused() -> None:
-    with pytest.raises(DataError, match="expected more than 10 pictures to compare with, got 10"):
-        Familiar.of(pictures(10))
+@pytest.mark.parametrize("count", [0, 1, 10])
+def test_too_few_pictures_are_refused(count: int) -> None:
+    with pytest.raises(DataError, match=f"expected more than 10 pictures to compare with, got {count}$"):
+        Familiar.of(pictures(count))
 
 
 def test_features_of_another_width_are_refused(familiar: Familiar) -> None:

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from xlan.errors import ModelError, WeightsError
 from xlan.vision.efficientnet import EfficientNetLite
-from xlan.vision.grid import GridExtractor, GridSettings, grid_boxes, load_vision, normalise
+from xlan.vision.grid import GridExtractor, GridSettings, load_vision, normalise
 from xlan.vision.image import open_image
-from xlan.vision.regions import RegionExtractor, extract_regions
+from xlan.vision.regions import RegionExtractor, extract_regions, grid_boxes
 
 
 @given(rows=st.integers(1, 20), columns=st.integers(1, 20))

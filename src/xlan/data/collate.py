@@ -7,14 +7,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from xlan.data.dataset import CaptionDataset
 from xlan.data.plan import BatchPlan
-from xlan.types import Regions
-from xlan.vision.shards import PIECE
+from xlan.vision.padding import pad_regions
 
 BatchT = TypeVar("BatchT", bound="ImageBatch")
 
@@ -67,32 +65,6 @@ class CaptionBatch(ImageBatch):
     owner: Tensor
 
 
-def collate_regions(items: Sequence[Regions]) -> tuple[Tensor, Tensor]:
-    """Pad regions of several images: features `[B, N, D]` float32 and mask `[B, N]` bool."""
-    longest, width = max(len(item) for item in items), items[0].features.shape[1]
-    features = torch.zeros(len(items), longest, width)
-    mask = torch.zeros(len(items), longest, dtype=torch.bool)
-    step = max(1, PIECE // width)
-    for row, item in enumerate(items):
-        source, target = _tensor(item.features), features[row]
-        for start in range(0, len(item), step):
-            end = min(start + step, len(item))
-            target[start:end] = source[start:end]
-        mask[row, : len(item)] = True
-    return features, mask
-
-
-def _tensor(array: npt.NDArray[np.floating]) -> Tensor:
-    """A tensor on the array's memory, for reading. torch converts float16 ten times as fast as numpy does."""
-    if not array.flags.writeable:
-        try:
-            array = array.view()
-            array.flags.writeable = True
-        except ValueError:  # memory that really cannot be written
-            array = array.copy()
-    return torch.from_numpy(array)
-
-
 def collate_captions(dataset: CaptionDataset, captions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Pad captions (numbers within the dataset): inputs `[C, T]`, targets `[C, T]` and lengths `[C]`, all
     int64."""
@@ -113,7 +85,7 @@ def collate_captions(dataset: CaptionDataset, captions: Sequence[int]) -> tuple[
 def caption_batch(dataset: CaptionDataset, plan: BatchPlan) -> CaptionBatch:
     """Read and pad what a plan asks for."""
     images = plan.images.tolist()
-    features, mask = collate_regions([dataset.regions(i) for i in images])
+    features, mask = pad_regions([dataset.regions(i) for i in images], dataset.store.feature_dim)
     inputs, targets, lengths = collate_captions(dataset, plan.captions.reshape(-1).tolist())
     owner = torch.arange(len(images)).repeat_interleave(plan.captions.shape[1])
     ids = [dataset.images[i].id for i in images]
@@ -122,5 +94,5 @@ def caption_batch(dataset: CaptionDataset, plan: BatchPlan) -> CaptionBatch:
 
 def image_batch(dataset: CaptionDataset, images: Sequence[int]) -> ImageBatch:
     """Read and pad the features of some images."""
-    features, mask = collate_regions([dataset.regions(i) for i in images])
+    features, mask = pad_regions([dataset.regions(i) for i in images], dataset.store.feature_dim)
     return ImageBatch(features, mask, [dataset.images[i].id for i in images])

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlan.data.records import CaptionedImage, CaptionSet, feature_names
+from xlan.data.records import CaptionedImage, CaptionSet, feature_key
 from xlan.errors import DataError, FeatureError
 from xlan.text.vocab import Vocabulary
 from xlan.types import Regions
@@ -70,7 +70,7 @@ class CaptionDataset:
             max_regions,
         )
         images = captions.split(split)
-        keys = {image.id: next((n for n in feature_names(image) if n in store), "") for image in images}
+        keys = {image.id: feature_key(image, store) or "" for image in images}
         self.missing: tuple[str, ...] = tuple(image.id for image in images if not keys[image.id])
         if self.missing and (missing == "error" or len(self.missing) == len(images)):
             raise FeatureError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -142,3 +142,8 @@ def feature_names(image: CaptionedImage) -> Iterator[str]:
         if (digits := path.stem.rpartition("_")[2]).isdecimal() and len(digits) == 12:  # COCO pads to twelve
             names += [digits, str(int(digits))]
     return iter(dict.fromkeys(names))
+
+
+def feature_key(image: CaptionedImage, store: Container[str]) -> str | None:
+    """The name under which `store` keeps features of the image; None when it has none."""
+    return next((name for name in feature_names(image) if name in store), None)

@@ -9,7 +9,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from xlan.data.records import CaptionedImage, CaptionSet, feature_names
+from xlan.data.records import CaptionedImage, CaptionSet, feature_key
 from xlan.errors import DataError
 
 THRESHOLDS = (1, 2, 3, 4, 5, 6, 8, 10, 20)
@@ -108,7 +108,7 @@ def _words(counts: Counter[str], threshold: int) -> WordSummary:
 
 
 def _without(captions: CaptionSet, names: Container[str]) -> list[str]:
-    return [image.id for image in captions if not any(name in names for name in feature_names(image))]
+    return [image.id for image in captions if feature_key(image, names) is None]
 
 
 def find_pictures(captions: CaptionSet, folder: str | os.PathLike[str] | None) -> set[str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -64,30 +63,3 @@ def check_captions(tokens: Tensor, lengths: Tensor, owner: Tensor | None, *, ima
 def real_positions(lengths: Tensor, words: int) -> Tensor:
     """`[C, T]` bool: which positions of `T = words` belong to a caption."""
     return torch.arange(words, device=lengths.device) < lengths.unsqueeze(1)
-
-
-def compare_weights(
-    expected: Mapping[str, torch.Size], got: Mapping[str, torch.Size], *, unknown: Iterable[str] = ()
-) -> str:
-    """What is missing, unexpected and misshapen among weights, in one line; empty when they fit.
-
-    Args:
-        expected: shapes by name that a model needs.
-        got: shapes by name that a file has.
-        unknown: further names that nobody knows what to do with.
-    """
-    shapes = [
-        f"{name} {list(got[name])} instead of {list(shape)}"
-        for name, shape in expected.items()
-        if name in got and got[name] != shape
-    ]
-    faults = {
-        "missing": [name for name in expected if name not in got],
-        "unexpected": [*unknown, *(name for name in got if name not in expected)],
-        "misshapen": shapes,
-    }
-    return "; ".join(f"{what}: {_some(names)}" for what, names in faults.items() if names)
-
-
-def _some(names: list[str], most: int = 10) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

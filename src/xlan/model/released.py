@@ -17,8 +17,8 @@ from torch import Tensor
 
 from xlan.errors import WeightsError
 from xlan.model.build import build_model
-from xlan.model.interface import compare_weights
 from xlan.model.spec import Spec, TransformerSpec, XLANSpec
+from xlan.weights import compare_weights
 
 _BLOCK = {
     r"in_proj_q\.0": "query_for_keys.linear",

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from xlan.errors import MissingExtraError, ModelError, WeightsError
+from xlan.weights import compare_weights
 
 IMAGENET_CLASSES = 1000
 
@@ -267,12 +268,11 @@ def load_imagenet(name: str) -> tuple[EfficientNetLite, nn.Linear]:
         raise WeightsError(f"{path.name}: not a readable weights file: {type(error).__name__}") from None
     network = build(name)
     classifier = nn.Linear(network.stride32_channels, IMAGENET_CLASSES)
-    released = {ours: state[theirs] for ours, theirs in released_names(network).items() if theirs in state}
-    wanted = {*network.state_dict(), "classifier.weight", "classifier.bias"}
-    known = set(released_names(network).values())
-    check_names(path.name, wanted=wanted, missing=wanted - set(released), unexpected=set(state) - known)
-    load_checked(network, {k: v for k, v in released.items() if not k.startswith("classifier.")}, path.name)
-    load_checked(classifier, {k[11:]: v for k, v in released.items() if k.startswith("classifier.")}, path.name)
+    ours = {released: name for name, released in released_names(network).items()}
+    named = {ours.get(name, name): tensor for name, tensor in state.items()}
+    head = [name for name in named if name.startswith("classifier.")]
+    load_checked(classifier, {name.removeprefix("classifier."): named.pop(name) for name in head}, path.name)
+    load_checked(network, named, path.name)
     return network, classifier
 
 
@@ -293,25 +293,15 @@ def released_names(network: EfficientNetLite) -> dict[str, str]:
 
 
 def load_checked(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Load every tensor of `module` from `state`; anything missing, unexpected or misshapen is listed in the error."""
-    own = module.state_dict()
-    check_names(source, wanted=set(own), missing=set(own) - set(state), unexpected=set(state) - set(own))
-    for name, tensor in own.items():
-        if state[name].shape != tensor.shape:
-            got, expected = list(state[name].shape), list(tensor.shape)
-            raise WeightsError(f"{source}: {name} has shape {got}, this network needs {expected}")
+    """Load every tensor of `module` from `state`.
+
+    Raises:
+        WeightsError: tensors are missing, unexpected or misshapen, each of which is listed.
+    """
+    faults = compare_weights(
+        {name: tensor.shape for name, tensor in module.state_dict().items()},
+        {name: tensor.shape for name, tensor in state.items()},
+    )
+    if faults:
+        raise WeightsError(f"{source}: does not fit this network; {faults}")
     module.load_state_dict(dict(state))
-
-
-def check_names(source: str, *, wanted: set[str], missing: set[str], unexpected: set[str]) -> None:
-    """Raise a `WeightsError` that lists what is missing and what is unexpected, if anything."""
-    if not missing and not unexpected:
-        return
-    parts = [f"{kind}: {_shown(names)}" for kind, names in (("missing", missing), ("unexpected", unexpected)) if names]
-    raise WeightsError(f"{source}: does not fit this network of {len(wanted)} tensors; {'; '.join(parts)}")
-
-
-def _shown(names: set[str], limit: int = 8) -> str:
-    ordered = sorted(names)
-    more = f" and {len(ordered) - limit} more" if len(ordered) > limit else ""
-    return ", ".join(ordered[:limit]) + more

@@ -50,9 +50,10 @@ class Familiar:
         Raises:
             DataError: there are too few to tell what is usual.
         """
-        examples = np.stack([_direction(features) for features in pictures] or [np.zeros(1, np.float32)])
-        if len(examples) <= NEIGHBOURS:
-            raise DataError(f"expected more than {NEIGHBOURS} pictures to compare with, got {len(examples)}")
+        directions = [_direction(features) for features in pictures]
+        if len(directions) <= NEIGHBOURS:
+            raise DataError(f"expected more than {NEIGHBOURS} pictures to compare with, got {len(directions)}")
+        examples = np.stack(directions)
         similar = examples @ examples.T
         np.fill_diagonal(similar, -np.inf)  # not to itself
         return cls(examples, max(1e-6, float(np.quantile(_distances(similar), WITHIN))))

@@ -27,7 +27,7 @@ from xlan.files import atomic_path, file_sha256
 from xlan.types import Regions
 from xlan.vision import efficientnet
 from xlan.vision.image import original_size, square_pixels
-from xlan.vision.regions import PreparedImage
+from xlan.vision.regions import PreparedImage, grid_boxes
 
 VISION_FORMAT = "xlan-vision"
 VISION_VERSION = 1
@@ -68,13 +68,6 @@ class GridSettings:
             raise ModelError(f"levels must be (32,), (16,) or (16, 32), got {tuple(self.levels)}")
         if self.cells is not None and not 1 <= self.cells <= 64:
             raise ModelError(f"cells must be from 1 to 64, or None, got {self.cells}")
-
-
-def grid_boxes(rows: int, columns: int) -> npt.NDArray[np.float32]:
-    """Boxes `[rows * columns, 4]` of a grid over the whole picture, row by row."""
-    y, x = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-    edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=-1)
-    return edges.reshape(-1, 4).astype(np.float32)
 
 
 class GridExtractor:

@@ -61,3 +61,10 @@ def extract_regions(
     """
     opened = [open_image(source, limits=limits, min_side=extractor.min_side) for source in sources]
     return extractor.extract([extractor.prepare(image) for image in opened]) if opened else []
+
+
+def grid_boxes(rows: int, columns: int) -> npt.NDArray[np.float32]:
+    """Boxes `[rows * columns, 4]` of a grid over the whole picture, row by row."""
+    y, x = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+    edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=-1)
+    return edges.reshape(-1, 4).astype(np.float32)

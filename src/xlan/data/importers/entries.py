@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from xlan.errors import FeatureError
 from xlan.types import Regions
+from xlan.vision.regions import grid_boxes
 
 MAX_ARRAY_BYTES = 256 << 20  # features of one image; a hundred regions of 2048 numbers are under one megabyte
 MAX_SIDE = (1 << 31) - 1  # pixels of a picture that a shard can note
@@ -89,7 +90,7 @@ def to_regions(found: Found, *, max_regions: int | None) -> tuple[Regions, bool]
     if not 0 <= found.width <= MAX_SIDE or not 0 <= found.height <= MAX_SIDE:
         raise FeatureError(f"picture size {found.width} × {found.height} is impossible")
     if features.ndim == 3:
-        boxes = _grid(features.shape[0], features.shape[1]) if boxes is None else boxes
+        boxes = grid_boxes(features.shape[0], features.shape[1]) if boxes is None else boxes
         features = features.reshape(-1, features.shape[2])
     if features.ndim == 2 and boxes is not None and len(boxes) == features.shape[1] != features.shape[0]:
         features = features.T  # one line of tools writes [D, N]
@@ -122,10 +123,3 @@ def _fractions(boxes: npt.NDArray[np.floating] | None, width: int, height: int) 
             f"boxes reach {values.max():.2f} picture widths or heights; size {width} × {height} is wrong"
         )
     return np.clip(values, 0.0, 1.0)
-
-
-def _grid(rows: int, columns: int) -> npt.NDArray[np.float32]:
-    """`[rows * columns, 4]` the cells of a grid, row by row."""
-    y, x = (part.reshape(-1) for part in np.mgrid[:rows, :columns])
-    corners = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)
-    return corners.astype(np.float32)
