@@ -199,6 +199,11 @@ class ScstConfig(Section):
     temperature: float = Field(default=1.0, gt=0)
     max_length: int = Field(default=17, ge=1, le=200, description="longest caption sampled, end included")
     dropout: bool = Field(default=False, description="keep dropout on in the pass that gives the gradients")
+    document_frequency: str | None = Field(
+        default=None,
+        description="table of `xlan metrics build-df`, for instance of all of COCO; counted from the training captions "
+        "when absent",
+    )
     reward_workers: int = Field(
         default=1, ge=0, le=64, description="processes of each rank that score; 0 scores in place"
     )

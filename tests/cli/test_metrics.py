@@ -8,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
+from xlan.errors import DataError
 from xlan.metrics.docfreq import DocumentFrequencies
 from xlan.text.vocab import Vocabulary
+from xlan.training.scoring import cider_reward
 
 
 @pytest.fixture
@@ -48,6 +50,19 @@ def test_leaving_the_end_out_is_recorded(files: list[str]) -> None:
 def test_a_split_without_images_is_named(files: list[str]) -> None:
     outcome = run("build-df", *files, "--split", "val")
     assert "split 'val' has no images" in str(outcome.exception)
+
+
+def test_training_reads_the_table(files: list[str]) -> None:
+    run("build-df", *files)
+    reward = cider_reward({"x": [[4, 5, 2]]}, Vocabulary.load(files[1]), document_frequency=files[2])
+    assert reward.table.documents == 2
+
+
+@pytest.mark.parametrize("words", [["a", "cat", "dog"], ["a", "dog", "cat", "bus"]], ids=["same size", "other size"])
+def test_training_refuses_a_table_of_another_vocabulary(files: list[str], words: list[str]) -> None:
+    run("build-df", *files)
+    with pytest.raises(DataError, match=r"counted with another vocabulary .* xlan metrics build-df"):
+        cider_reward({"x": [[4, 5, 2]]}, Vocabulary.from_words(words), document_frequency=files[2])
 
 
 def test_the_commands_are_listed() -> None:

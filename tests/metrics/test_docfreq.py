@@ -99,11 +99,11 @@ def test_other_safetensors_files_are_refused(tmp_path: Path) -> None:
     [
         ("pairs_2", np.array([5, 3, 9, 2], dtype=np.int64), "pairs_2 should be ascending"),
         ("counts_1", np.zeros(3), "counts_1 should be 9 float64"),
-        ("counts_1", np.full(9, np.nan), "counts_1 holds numbers that count nothing"),
-        ("counts_1", np.full(9, -1.0), "counts_1 holds numbers that count nothing"),
-        ("log_documents", np.array([np.nan]), "number of documents is damaged"),
-        ("log_documents", np.array([1e308]), "number of documents is damaged"),
-        ("log_documents", np.array([-1.0]), "number of documents is damaged"),
+        ("counts_1", np.full(9, np.nan), "counts_1 must hold finite numbers of 0 or more"),
+        ("counts_1", np.full(9, -1.0), "counts_1 must hold finite numbers of 0 or more"),
+        ("log_documents", np.array([np.nan]), "log_documents is damaged"),
+        ("log_documents", np.array([1e308]), "log_documents is damaged"),
+        ("log_documents", np.array([-1.0]), "log_documents is damaged"),
     ],
 )
 def test_tables_that_do_not_fit_together_are_refused(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,14 @@ def test_the_reward_counts_the_end_of_a_caption() -> None:
     reward = cider_reward(references, VOCABULARY)
     whole = list(references["x"][0])
     assert reward(["x"], [whole])[0] > reward(["x"], [whole[:-1]])[0] > reward(["x"], [whole[:1]])[0]
+
+
+def test_the_reward_reads_a_table_of_another_corpus(tmp_path: Path) -> None:
+    references = {"x": [[*VOCABULARY.encode(["a", "dog", "runs"]), VOCABULARY.special.eos]], "y": [[5, 4, 2]]}
+    own = cider_reward(references, VOCABULARY)
+    replace(own.table, log_documents=own.table.log_documents + 3).save(tmp_path / "df.safetensors")
+    theirs = cider_reward(references, VOCABULARY, document_frequency=str(tmp_path / "df.safetensors"))
+    assert theirs.table.log_documents == own.table.log_documents + 3
+    # A rarer word weighs more: in the larger corpus the rewards of a partial match move.
+    partial = [references["x"][0][:2]]
+    assert theirs(["x"], partial)[0] != own(["x"], partial)[0]

@@ -1,4 +1,4 @@
-"""`xlan metrics`: what the metrics and the reward need, made ready once."""
+"""`xlan metrics`: prepare what the metrics and the reward need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from xlan.cli.setup_spice import setup_spice
 
-app = typer.Typer(help="Make ready what the metrics and the reward need.", no_args_is_help=True)
+app = typer.Typer(help="Prepare what the metrics and the reward need.", no_args_is_help=True)
 app.command("setup-spice")(setup_spice)
 
 
@@ -17,7 +17,7 @@ app.command("setup-spice")(setup_spice)
 def build_df(
     captions: Annotated[
         Path,
-        typer.Argument(help="Training captions: Karpathy's dataset JSON or COCO annotations.", show_default=False),
+        typer.Argument(help="Training captions in any form that training takes.", show_default=False),
     ],
     vocabulary: Annotated[Path, typer.Argument(help="vocab.json of the model to train.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="The table to write, for instance df.safetensors.", show_default=False)],
@@ -30,10 +30,15 @@ def build_df(
         ),
     ] = True,
 ) -> None:
-    """Count in how many training images each n-gram occurs: the table behind the CIDEr-D reward."""
+    """Count in how many training images each n-gram occurs: the document frequencies of the CIDEr-D reward.
+
+    Self-critical training counts its own training captions unless the configuration names a table
+    (scst.document_frequency). A table of a large corpus helps where the training captions are few.
+    """
     from xlan.data.captions import load_captions
     from xlan.metrics.docfreq import DocumentFrequencies
     from xlan.text.vocab import Vocabulary
+    from xlan.training.folder import vocabulary_hash
 
     words = Vocabulary.load(vocabulary)
     images = load_captions(captions).split(split)
@@ -42,6 +47,7 @@ def build_df(
         vocabulary_size=len(words),
         end_id=words.special.eos,
         includes_end=end,
+        vocabulary=vocabulary_hash(words),
     )
     table.save(out)
     typer.echo(f"{out}: {table.describe()}")

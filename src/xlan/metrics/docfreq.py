@@ -40,6 +40,7 @@ class DocumentFrequencies:
         end_id: the id that ends a sentence.
         includes_end: whether the end counts as a word. Without it, nothing rewards a sentence for being complete, and
             models trained on the reward learn to stop after "a" or "of".
+        vocabulary: fingerprint of the vocabulary that gave the ids; empty when it was not recorded.
     """
 
     pairs: tuple[Ints, ...]
@@ -48,6 +49,7 @@ class DocumentFrequencies:
     log_documents: float
     end_id: int
     includes_end: bool
+    vocabulary: str = ""
 
     @classmethod
     def build(
@@ -57,6 +59,7 @@ class DocumentFrequencies:
         vocabulary_size: int,
         end_id: int,
         includes_end: bool,
+        vocabulary: str = "",
     ) -> DocumentFrequencies:
         """Count a training split.
 
@@ -65,6 +68,7 @@ class DocumentFrequencies:
             vocabulary_size: ids are below this.
             end_id: the id that ends a sentence; it need not be in the captions.
             includes_end: whether to count the end as a word of every caption.
+            vocabulary: fingerprint of the vocabulary that gave the ids, to be checked where the table is used.
         """
         captions, image = [], []
         documents = 0
@@ -83,7 +87,8 @@ class DocumentFrequencies:
             if found.pairs is not None:
                 pairs.append(found.pairs)
                 counts[-1] = counts[-1][: found.pairs.size]
-        return cls(tuple(pairs), tuple(counts), vocabulary_size, math.log(documents), end_id, includes_end)
+        log_documents = math.log(documents)
+        return cls(tuple(pairs), tuple(counts), vocabulary_size, log_documents, end_id, includes_end, vocabulary)
 
     @classmethod
     def from_counts(
@@ -144,6 +149,7 @@ class DocumentFrequencies:
             "vocabulary_size": str(self.vocabulary_size),
             "end_id": str(self.end_id),
             "includes_end": "yes" if self.includes_end else "no",
+            "vocabulary": self.vocabulary,
         }
         with atomic_path(path) as temporary:
             save_file(arrays, temporary, metadata=metadata)
@@ -167,12 +173,13 @@ class DocumentFrequencies:
             size, end_id = int(metadata["vocabulary_size"]), int(metadata["end_id"])
             includes_end = {"yes": True, "no": False}[metadata["includes_end"]]
         except (KeyError, ValueError):
-            raise DataError(f"{path}: the choices recorded beside the table are damaged") from None
+            raise DataError(f"{path}: its metadata (vocabulary_size, end_id, includes_end) is damaged") from None
         _check_arrays(path, pairs, counts, size)
         said = arrays["log_documents"]
         if said.shape != (1,) or said.dtype != np.float64 or not 0 <= said[0] <= MAX_LOG_DOCUMENTS:
-            raise DataError(f"{path}: the number of documents is damaged")
-        return cls(pairs, counts, size, float(said[0]), end_id, includes_end)
+            raise DataError(f"{path}: log_documents is damaged: expected one float64 from 0 to {MAX_LOG_DOCUMENTS:.0f}")
+        vocabulary = metadata.get("vocabulary", "")
+        return cls(pairs, counts, size, float(said[0]), end_id, includes_end, vocabulary)
 
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
@@ -204,7 +211,7 @@ def _check_arrays(
                 f"{path}: counts_{order + 1} should be {sizes[order]} float64, got {array.dtype} {array.shape}"
             )
         if not (np.isfinite(array) & (array >= 0)).all():
-            raise DataError(f"{path}: counts_{order + 1} holds numbers that count nothing")
+            raise DataError(f"{path}: counts_{order + 1} must hold finite numbers of 0 or more")
     for order, array in enumerate(pairs):
         if array.dtype != np.int64 or array.ndim != 1 or (np.diff(array) <= 0).any():
             raise DataError(f"{path}: pairs_{order + 2} should be ascending int64")

@@ -136,7 +136,9 @@ def _run_in(
     rewards: RewardPool | None = None
     try:
         if config.scst is not None:
-            scorer = cider_reward(data.train.reference_ids(), data.vocabulary)
+            scorer = cider_reward(
+                data.train.reference_ids(), data.vocabulary, document_frequency=config.scst.document_frequency
+            )
             rewards = RewardPool(scorer, workers=config.scst.reward_workers)
         job = _job(config, accelerator, world, stop, folder=folder, data=data, model=model, log=log, rewards=rewards)
         if checkpoint is not None:

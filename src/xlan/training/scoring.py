@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from xlan.errors import DataError
 from xlan.metrics.ciderd import CiderD
 from xlan.metrics.docfreq import DocumentFrequencies
 from xlan.metrics.report import evaluate
 from xlan.text.vocab import Vocabulary
+from xlan.training.folder import vocabulary_hash
 
 _KEYS = {"BLEU": "bleu", "METEOR": "meteor", "ROUGE-L": "rouge", "CIDEr": "cider"}
 
@@ -26,8 +28,10 @@ class Scores:
     notes: tuple[str, ...] = ()
 
 
-def cider_reward(references: Mapping[str, Sequence[Sequence[int]]], vocabulary: Vocabulary) -> CiderD:
-    """CIDEr-D against the training captions, with document frequencies of the same captions.
+def cider_reward(
+    references: Mapping[str, Sequence[Sequence[int]]], vocabulary: Vocabulary, *, document_frequency: str | None = None
+) -> CiderD:
+    """CIDEr-D against the training captions.
 
     The end of a caption counts as a word, as in the released training: a reward that does not see the end teaches
     models to stop after "a" or "of".
@@ -35,11 +39,28 @@ def cider_reward(references: Mapping[str, Sequence[Sequence[int]]], vocabulary: 
     Args:
         references: for each image id its captions as ids.
         vocabulary: gives the number of ids and the end.
+        document_frequency: a table that `xlan metrics build-df` wrote; the training captions are counted when None.
+
+    Raises:
+        DataError: the table is damaged, or was counted with another vocabulary.
     """
+    if document_frequency is not None:
+        return CiderD(_load_table(document_frequency, vocabulary), references)
     table = DocumentFrequencies.build(
         references.values(), vocabulary_size=len(vocabulary), end_id=vocabulary.special.eos, includes_end=True
     )
     return CiderD(table, references)
+
+
+def _load_table(path: str, vocabulary: Vocabulary) -> DocumentFrequencies:
+    table = DocumentFrequencies.load(path)
+    here = vocabulary_hash(vocabulary)
+    if table.vocabulary_size != len(vocabulary) or table.vocabulary not in ("", here):
+        raise DataError(
+            f"{path}: counted with another vocabulary ({table.vocabulary_size:,} words, this run has "
+            f"{len(vocabulary):,}); count again with this run's vocab.json: xlan metrics build-df"
+        )
+    return table
 
 
 def score_captions(
