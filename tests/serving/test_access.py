@@ -55,7 +55,7 @@ def test_with_the_token_and_too_late(locked: Any, picture: Callable[..., bytes])
             "status": 504,
             "detail": "there was no caption within 0.15 seconds",
         }
-        assert 'xlan_dropped_total{reason="time"} 1' in client.get("/metrics").text
+        assert 'xlan_dropped_total{reason="time"} 1.0' in client.get("/metrics").text
 
 
 def test_the_token_is_never_logged(locked: Any) -> None:

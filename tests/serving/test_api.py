@@ -185,6 +185,7 @@ def field(name: str, value: bytes) -> bytes:
         (b"", "multipart"),
         (b"nonsense", "multipart: the body is not valid"),
         (form(field("beams", b"3")), "image: expected a field of this name"),
+        (form(field('file"; filename="a.jpg', b"x" * 5000)), "'file': this field holds a file; call the field 'image'"),
         (form(field("image", b"a"), end=b""), "ends before its last boundary"),
         (form(field("image", b"a"), field("image", b"b")), "image: expected one picture, got several"),
         (form(b"Content-Type: text/plain\r\n\r\nabc"), "a field has no name"),
@@ -228,7 +229,7 @@ def test_metrics_count_what_happened(client: httpx.Client, picture: Callable[...
     answer = client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert metric(client, "xlan_pictures_total") == before + 1
-    assert 'xlan_requests_total{route="/v1/captions",method="POST",status="200"}' in answer.text
+    assert 'xlan_requests_total{method="POST",route="/v1/captions",status="200"}' in answer.text
     client.get("/an/address/that/a/client/made/up")
     assert "made/up" not in client.get("/metrics").text
 

@@ -150,6 +150,14 @@ def test_nonsense_instead_of_http_is_refused(server: Any) -> None:
     assert get(server).status_code == 200
 
 
+@pytest.mark.parametrize(("size", "statuses"), [(30 << 10, {b"200"}), (33 << 10, {b"431", b"400"})])
+def test_a_header_is_at_most_as_large_as_documented(server: Any, size: int, statuses: set[bytes]) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"y" * size + b"\r\n\r\n")
+        said = connection.recv(65536)
+    assert said.split(b" ")[1] in statuses  # 400 where it came in two parts, the first one too long already
+
+
 def test_a_client_that_leaves_is_counted_and_forgotten(server: Any, picture: Callable[..., bytes]) -> None:
     body = b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\n' + picture(0) + b"\r\n--x--\r\n"
     header = (
@@ -161,7 +169,7 @@ def test_a_client_that_leaves_is_counted_and_forgotten(server: Any, picture: Cal
             connection.sendall(header.encode() + body)
     for _ in range(600):
         text = get(server, "/metrics").text
-        if "\nxlan_requests_in_progress 0\n" in text and 'xlan_dropped_total{reason="client left"}' in text:
+        if "\nxlan_requests_in_progress 0.0\n" in text and 'xlan_dropped_total{reason="client left"}' in text:
             return
         time.sleep(0.05)
     pytest.fail(text)

@@ -107,3 +107,11 @@ def test_the_connection_whose_body_stopped_longest_makes_room() -> None:
         assert len(state.connections) == 3
 
     run(read_all, test, connections=3)
+
+
+def test_a_crowd_that_arrives_at_once_leaves_no_more_than_the_limit() -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        await asyncio.gather(*(connect() for _ in range(30)))
+        await until(lambda: len(state.connections) <= 3)
+
+    run(read_all, test, connections=3)

@@ -37,7 +37,7 @@ def test_stopping_says_so_refuses_new_captions_and_finishes_old_ones(
     server = start_server(settings={"max_wait": 1.5})  # a request alone takes at least that long
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(post, server, picture(0))
-        while "\nxlan_queue_length 1\n" not in httpx.get(server.url + "/metrics", timeout=60, trust_env=False).text:
+        while "\nxlan_queue_length 1.0\n" not in httpx.get(server.url + "/metrics", timeout=60, trust_env=False).text:
             time.sleep(0.02)
         server.process.send_signal(signal.SIGTERM)
         health = ""
@@ -108,7 +108,7 @@ def test_a_second_signal_does_not_wait(start_server: Callable[..., Any], picture
     server = start_server(settings={"max_wait": 60.0})
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(post, server, picture(0))
-        while "\nxlan_queue_length 1\n" not in httpx.get(server.url + "/metrics", timeout=60, trust_env=False).text:
+        while "\nxlan_queue_length 1.0\n" not in httpx.get(server.url + "/metrics", timeout=60, trust_env=False).text:
             time.sleep(0.02)
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)

@@ -21,7 +21,7 @@ from xlan import __version__
 from xlan.pages.layout import STYLE
 from xlan.pipeline import Captioner
 from xlan.serving.guard import Guard
-from xlan.serving.monitor import CONTENT_TYPE
+from xlan.serving.metrics import CONTENT_TYPE
 from xlan.serving.openapi import CAPTION_BODY, docs_page, openapi_document, problems
 from xlan.serving.problems import Problem, from_status
 from xlan.serving.schemas import CaptionAnswer, Health, ModelAnswer
@@ -70,7 +70,7 @@ def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> F
     app.openapi = lambda: document  # type: ignore[method-assign]
     app.add_middleware(
         Guard,
-        monitor=service.monitor,
+        metrics=service.metrics,
         token=settings.token,
         protected=PROTECTED,
         routes=PROTECTED | PAGES,
@@ -87,7 +87,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         operation_id="caption",
         summary="Say what is in a picture",
         response_model=CaptionAnswer,
-        responses=problems(400, 401, 403, 408, 413, 415, 421, 422, 500, 503, 504),
+        responses=problems(400, 401, 403, 408, 413, 415, 421, 422, 431, 500, 503, 504),
         openapi_extra={"requestBody": CAPTION_BODY},
     )
     async def caption(request: Request) -> Any:
@@ -98,7 +98,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         operation_id="model",
         summary="Which model answers, and what it refuses",
         response_model=ModelAnswer,
-        responses=problems(401, 403, 421, 500),
+        responses=problems(401, 403, 421, 431, 500),
     )
     async def model() -> Any:
         return JSONResponse(service.describe())
@@ -108,7 +108,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         operation_id="health",
         summary="Whether requests are accepted",
         response_model=Health,
-        responses=problems(403, 421, 500),
+        responses=problems(403, 421, 431, 500),
     )
     async def health() -> Any:
         return JSONResponse({"status": "stopping" if service.stopping else "ok"})
@@ -118,10 +118,10 @@ def _add_api(app: FastAPI, service: Service) -> None:
         operation_id="metrics",
         summary="Counters for Prometheus",
         response_class=PlainTextResponse,
-        responses=problems(401, 403, 421, 500),
+        responses=problems(401, 403, 421, 431, 500),
     )
     async def metrics() -> Any:
-        return Response(service.monitor.text(), media_type=CONTENT_TYPE)
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _add_pages(app: FastAPI) -> None:

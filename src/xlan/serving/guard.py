@@ -16,8 +16,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from xlan.serving.monitor import Monitor
+from xlan.serving.metrics import Metrics
 from xlan.serving.problems import Problem
+from xlan.serving.protocol import MAX_HEADER_BYTES
 
 # Nothing but our own files, no inline script or style, nobody frames us.
 CONTENT_POLICY = (
@@ -44,7 +45,7 @@ class Guard:
 
     Args:
         app: what answers.
-        monitor: counts.
+        metrics: what is counted.
         token: the bearer token that `protected` addresses need; None for none.
         protected: addresses that need it.
         routes: addresses that are counted under their own name.
@@ -56,7 +57,7 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        monitor: Monitor,
+        metrics: Metrics,
         token: str | None,
         protected: frozenset[str],
         routes: frozenset[str],
@@ -64,7 +65,7 @@ class Guard:
         stopping: Callable[[], bool],
     ) -> None:
         self._app = app
-        self._monitor = monitor
+        self._metrics = metrics
         self._token = None if token is None else token.encode("ascii")
         self._protected = protected
         self._routes = routes
@@ -95,6 +96,7 @@ class Guard:
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             try:
+                _check_size(scope)
                 self._check(Headers(scope=scope), scope["method"], scope["path"])
                 await self._app(inner, receive, send_safely)
             except Problem as problem:
@@ -130,10 +132,18 @@ class Guard:
         path = "/static" if scope["path"].startswith("/static/") else scope["path"]
         route = path if path in self._routes else "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._monitor.requests.add(route, method, str(status))
-        self._monitor.request_seconds.observe(seconds)
+        self._metrics.requests.labels(route, method, str(status)).inc()
+        self._metrics.request_seconds.observe(seconds)
         client = scope.get("client")
         _log.info("%s %s %s %d %.3f s", client[0] if client else "-", method, route, status, seconds)
+
+
+def _check_size(scope: Scope) -> None:
+    """Refuse a header that arrived whole and is too large; h11 refuses those it has to wait for."""
+    size = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+    if size > MAX_HEADER_BYTES:
+        raise Problem("header-too-large", f"expected at most {MAX_HEADER_BYTES >> 10} KB of request line and headers")
 
 
 def _is_other_site(headers: Headers, method: str, host: str) -> bool:

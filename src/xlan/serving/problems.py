@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "other-host": (421, "This server is not called that"),
     "unusable-picture": (422, "The picture cannot be used"),
     "unusable-options": (422, "The options cannot be fulfilled"),
+    "header-too-large": (431, "The header of the request is too large"),
     "failure": (500, "Something went wrong here"),
     "busy": (503, "Too many requests are waiting"),
     "stopping": (503, "The server is stopping"),

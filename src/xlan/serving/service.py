@@ -24,7 +24,7 @@ from xlan.errors import DecodingError, ImageError, ModelError
 from xlan.pages.numbers import caption_record
 from xlan.pipeline import Captioner, CaptionOptions
 from xlan.serving.batching import Answer, Batcher, QueueFullError, TimeIsUpError
-from xlan.serving.monitor import Monitor
+from xlan.serving.metrics import Metrics
 from xlan.serving.problems import Problem
 from xlan.serving.settings import ServeSettings
 from xlan.serving.uploads import Body, BodyMemory, parse_upload, read_body
@@ -105,7 +105,7 @@ class Service:
             preparers=settings.openers,
             on_batch=self._count_batch,
         )
-        self.monitor = Monitor(
+        self.metrics = Metrics(
             model=settings.model_name,
             version=__version__,
             waiting=lambda: self.batcher.waiting,
@@ -134,7 +134,7 @@ class Service:
                 content_type = request.headers.get("content-type", "")
                 return await _unless_gone(asyncio.ensure_future(self._answer(body, content_type)), request)
             except ClientDisconnect:
-                self.monitor.dropped.add("client left")
+                self.metrics.dropped.labels("client left").inc()
                 raise
             finally:
                 body.let_go()
@@ -189,12 +189,12 @@ class Service:
         except QueueFullError:
             raise self._busy() from None
         except TimeIsUpError:
-            self.monitor.dropped.add("time")
+            self.metrics.dropped.labels("time").inc()
             raise Problem("time", f"there was no caption within {self._settings.timeout:g} seconds") from None
         except DecodingError as error:
             raise Problem("unusable-options", str(error)) from None
-        self.monitor.pictures.add()
-        self.monitor.queue_seconds.observe(answer.queued)
+        self.metrics.pictures.inc()
+        self.metrics.queue_seconds.observe(answer.queued)
         if answer.result.order.options.attention:  # ten thousand numbers; the others should not wait for them
             return await asyncio.to_thread(self._encode, answer)
         return self._encode(answer)
@@ -227,8 +227,8 @@ class Service:
 
     def _count_batch(self, size: int, seconds: float) -> None:
         self._batch_seconds = seconds
-        self.monitor.batch_size.observe(size)
-        self.monitor.model_seconds.observe(seconds)
+        self.metrics.batch_size.observe(size)
+        self.metrics.model_seconds.observe(seconds)
 
 
 async def _unless_gone(answering: asyncio.Future[bytes], request: Request) -> bytes:

@@ -199,6 +199,7 @@ class _Form:
         self.ended = False
         self._parts = 0
         self._name = ""
+        self._is_file = False
         self._header = bytearray()
         self._value = bytearray()
         self._data = bytearray()
@@ -220,7 +221,7 @@ class _Form:
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise Problem("bad-request", f"multipart: expected at most {MAX_PARTS} fields")
-        self._name, self._data = "", bytearray()
+        self._name, self._is_file, self._data = "", False, bytearray()
 
     def _begin_header(self) -> None:
         self._header, self._value = bytearray(), bytearray()
@@ -235,10 +236,13 @@ class _Form:
         if self._header.lower() == b"content-disposition":
             _, parameters = parse_options_header(bytes(self._value))
             self._name = parameters.get(b"name", b"").decode("utf-8", "replace")
+            self._is_file = b"filename" in parameters
 
     def _end_headers(self) -> None:
         if not self._name:
             raise Problem("bad-request", "multipart: a field has no name")
+        if self._is_file and self._name != "image":
+            raise Problem("bad-request", f"{self._name[:60]!r}: this field holds a file; call the field 'image'")
         if self._name == "image" and self.image is not None:
             raise Problem("bad-request", "image: expected one picture, got several; send a request for each")
 
