@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from xlan.pages.numbers import caption_record
+from xlan.caption_json import caption_record
 from xlan.pipeline import Captioner, CaptionOptions
 from xlan.serving.problems import KINDS
 

@@ -20,8 +20,8 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from xlan import __version__
+from xlan.caption_json import caption_record
 from xlan.errors import DecodingError, ImageError, ModelError
-from xlan.pages.numbers import caption_record
 from xlan.pipeline import Captioner, CaptionOptions
 from xlan.serving.batching import Answer, Batcher, QueueFullError, TimeIsUpError
 from xlan.serving.metrics import Metrics

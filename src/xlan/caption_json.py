@@ -1,4 +1,4 @@
-"""A caption as plain numbers and text, ready for JSON: what programs read is what pages draw."""
+"""A caption as plain numbers and text, ready for JSON: the HTTP answers and the pages hold the same record."""
 
 from __future__ import annotations
 

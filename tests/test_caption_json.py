@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from xlan.pages.numbers import caption_record
+from xlan.caption_json import caption_record
 from xlan.types import Caption, Word
 
 
