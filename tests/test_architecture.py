@@ -25,9 +25,10 @@ ARROWS: dict[str, set[str]] = {
     "metrics": {"text"},
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
-    "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config", "pages"},
+    "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
+    "adapt": {"training", "vision", "text"},
     "confidence": {"text", "vision"},
-    "pages": set(),
+    "pages": {"metrics"},
     "pipeline": {"vision", "text", "model", "decoding", "pretrained"},
     "serving": {"pipeline", "pages", "vision", "config"},
 }

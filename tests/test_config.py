@@ -82,7 +82,7 @@ class TestShipped:
         ("optimiser.lr=3", "unknown key 'optimiser'; allowed: checkpoint, data"),
         ("train.schedule.warmp=3", "unknown key 'train.schedule.warmp'; did you mean 'warmup'? allowed: name, warmup"),
         ("train.schedule={name: plateau, warmup: 2}", "unknown key 'train.schedule.warmup'; allowed: factor, name"),
-        ("train.schedule.name=step", "'train.schedule.name' is 'step'; allowed: 'noam', 'plateau', 'constant'"),
+        ("train.schedule.name=linear", "'train.schedule.name' is 'linear'; allowed: 'noam', 'plateau', 'constant'"),
         ("train.schedule={warmup: 3}", "'train.schedule' needs a 'name'; allowed: noam, plateau, constant, cosine"),
         ("train.optimizer.name=sgd", "'train.optimizer.name' is 'sgd'; allowed: 'adam', 'radam'"),
         ("train.clip.by=elements", "'train.clip.by' is 'elements'; allowed: 'norm', 'value' or 'none'"),
@@ -101,7 +101,7 @@ class TestShipped:
         ("train.epochs", "expected key=value, for example train.epochs=3"),
         ("=3", "expected key=value"),
         ("train.epochs.x=1", "'epochs' is a value, not a section"),
-        ("train.epochs=[1", "the value is not valid YAML"),
+        ("train.epochs=[1", "not valid YAML"),
     ],
 )
 def test_a_mistake_names_the_key_and_what_is_allowed(file: Path, override: str, expected: str) -> None:
@@ -186,3 +186,49 @@ keys = st.sampled_from(["stage", "data", "model", "train", "scst", "evaluation",
 def test_whatever_is_given_the_answer_is_a_config_or_one_error_of_ours(changes: dict[str, Any]) -> None:
     with contextlib.suppress(ConfigError):
         parse_config(minimal(**changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: &a [1]\nb: *a\n", "aliases are not supported, write the value out instead of *a"),
+        (
+            "\n".join(
+                ["a: &a [x, x]", *(f"{n}: &{n} [*{m}, *{m}]" for m, n in zip("abcdefgh", "bcdefghi", strict=True))]
+            ),
+            "aliases",
+        ),
+        ("a: &a [*a]\n", "aliases are not supported"),
+        ("[" * 100_000, "nested deeper than 16 levels"),
+        ("a: " + "{b: " * 5_000, "nested deeper than 16 levels"),
+        ("stage: xe\nstage: scst\n", "key 'stage' is given twice in"),
+        ("train:\n  epochs: 1\n  epochs: 2\n", "key 'epochs' is given twice in"),
+        ("a: " + "9" * 5000, "not valid YAML: Exceeds the limit"),
+        ("? [1, 2]\n: 3\n", "not valid YAML"),
+        ("a: !!python/object/apply:os.system [ls]", "not valid YAML"),
+    ],
+    ids=[
+        "alias",
+        "bomb",
+        "self-reference",
+        "brackets",
+        "braces",
+        "duplicate",
+        "inner duplicate",
+        "digits",
+        "key",
+        "tag",
+    ],
+)
+def test_hostile_yaml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError):
+        load_config(write(tmp_path, "stage: xe"), [f"data={text}"])
+
+
+def test_infinite_numbers_are_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'train\.optimizer\.lr': input should be a finite number, got inf"):
+        load_config(file, ["train.optimizer.lr=.inf"])

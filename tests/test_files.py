@@ -19,6 +19,8 @@ from xlan.files import (
     file_sha256,
     open_locked,
     read_json,
+    read_json_lines,
+    remove_leftovers,
     user_cache_dir,
     user_data_dir,
     write_json,
@@ -113,3 +115,16 @@ def test_user_folders_follow_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.delenv("XLAN_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache_dir() == tmp_path / "xlan"
+
+
+def test_json_lines_skip_what_is_no_object(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes('{"a": 1}\n[2]\nnothing\n{"b": "é"}\n{"c": "é'.encode()[:-1])
+    assert list(read_json_lines(path)) == [{"a": 1}, {"b": "é"}]
+
+
+def test_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    for name in (".log.jsonl.ab12.tmp", "log.jsonl", ".lock"):
+        (tmp_path / name).write_text("")
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.jsonl"]

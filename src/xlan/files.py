@@ -63,6 +63,12 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Remove the temporary files of killed writers from a folder that nobody else is writing to."""
+    for path in Path(folder).glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` as UTF-8, atomically.
 
@@ -78,11 +84,11 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> str:
-    """Read a text file written by anybody: UTF-8, size-limited.
+def read_bytes(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
+    """Read a file written by anybody, size-limited.
 
     Raises:
-        DataError: the file is missing, unreadable, larger than `max_bytes` or not UTF-8.
+        DataError: the file is missing, unreadable or larger than `max_bytes`.
     """
     source = Path(path)
     try:
@@ -94,10 +100,19 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> str:
         raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
     if len(content) > max_bytes:
         raise DataError(f"{source}: more than the limit of {max_bytes:,} bytes for such a file")
+    return content
+
+
+def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> str:
+    """Read a text file written by anybody: UTF-8, size-limited.
+
+    Raises:
+        DataError: the file is missing, unreadable, larger than `max_bytes` or not UTF-8.
+    """
     try:
-        return content.decode("utf-8-sig")
+        return read_bytes(path, max_bytes=max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{source}: not UTF-8 text (byte {error.start})") from None
+        raise DataError(f"{Path(path)}: not UTF-8 text (byte {error.start})") from None
 
 
 def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -163,3 +178,18 @@ def user_data_dir() -> Path:
     """Folder for files that were set up once: `XLAN_DATA_DIR`, else the platform's folder for application data."""
     chosen = os.environ.get("XLAN_DATA_DIR")
     return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("xlan", appauthor=False)
+
+
+def read_json_lines(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one JSON object a line; other lines, such as one cut short by a kill, are skipped.
+
+    Raises:
+        DataError: the file is missing, unreadable or larger than `max_bytes`.
+    """
+    for line in read_bytes(path, max_bytes=max_bytes).splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record

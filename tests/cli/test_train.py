@@ -66,7 +66,7 @@ def test_smoke_configs_train_and_self_critical_training_raises_cider(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `make smoke` runs, from the shipped files, with their paths moved."""
-    from xlan.training.logs import read_log
+    from xlan.files import read_json_lines
 
     scores = []
     for name, overrides in (("smoke", []), ("smoke_scst", [f"model.init={tmp_path}/smoke/best"])):
@@ -74,7 +74,7 @@ def test_smoke_configs_train_and_self_critical_training_raises_cider(
         config = ROOT / "configs" / f"{name}.yaml"
         result = CliRunner().invoke(app, ["train", str(config), f"output={folder}", *overrides])
         assert result.exit_code == 0, result.output
-        log = list(read_log(folder / "log.jsonl"))
+        log = list(read_json_lines(folder / "log.jsonl"))
         scores.append(max(record["scores"]["CIDEr"] for record in log if record["kind"] == "evaluation"))
         assert not [record for record in log if record["kind"] == "warning"]
         page = CliRunner().invoke(app, ["report", str(folder)])

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from xlan.errors import DataError
-from xlan.training.logs import RunLog, read_log
+from xlan.files import read_json_lines
+from xlan.training.logs import RunLog
 
 
 def quiet_log(folder: Path) -> RunLog:
@@ -26,6 +27,12 @@ def test_a_number_json_cannot_write_is_null(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=pytest.fail)["loss"] is None
 
 
+def test_a_nested_number_json_cannot_write_is_null_too(tmp_path: Path) -> None:
+    quiet_log(tmp_path).write("evaluation", step=1, scores={"CIDEr": float("nan"), "loss": float("inf"), "BLEU-4": 0.5})
+    record = json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=pytest.fail)
+    assert record["scores"] == {"CIDEr": None, "loss": None, "BLEU-4": 0.5}
+
+
 def test_rewind_drops_what_will_happen_again_and_a_line_cut_short(tmp_path: Path) -> None:
     log = quiet_log(tmp_path)
     for step in (1, 2, 3):
@@ -33,9 +40,9 @@ def test_rewind_drops_what_will_happen_again_and_a_line_cut_short(tmp_path: Path
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"kind": "step", "st')
     log.rewind(2)
-    assert [record["step"] for record in read_log(tmp_path / "log.jsonl")] == [1, 2]
+    assert [record["step"] for record in read_json_lines(tmp_path / "log.jsonl")] == [1, 2]
     log.write("step", step=3)
-    assert [record["step"] for record in read_log(tmp_path / "log.jsonl")] == [1, 2, 3]
+    assert [record["step"] for record in read_json_lines(tmp_path / "log.jsonl")] == [1, 2, 3]
 
 
 def test_rewind_drops_an_evaluation_that_will_happen_again(tmp_path: Path) -> None:
@@ -44,9 +51,9 @@ def test_rewind_drops_an_evaluation_that_will_happen_again(tmp_path: Path) -> No
         log.write("step", step=step)
         log.write("evaluation", step=step, scores={})
     log.rewind(6)
-    assert len(list(read_log(tmp_path / "log.jsonl"))) == 4
+    assert len(list(read_json_lines(tmp_path / "log.jsonl"))) == 4
     log.rewind(6, unevaluated=True)
-    assert [(r["kind"], r["step"]) for r in read_log(tmp_path / "log.jsonl")] == [
+    assert [(r["kind"], r["step"]) for r in read_json_lines(tmp_path / "log.jsonl")] == [
         ("step", 3),
         ("evaluation", 3),
         ("step", 6),
@@ -54,8 +61,8 @@ def test_rewind_drops_an_evaluation_that_will_happen_again(tmp_path: Path) -> No
 
 
 def test_a_missing_log_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"log\.jsonl: cannot be read"):
-        list(read_log(tmp_path / "log.jsonl"))
+    with pytest.raises(DataError, match=r"log\.jsonl: no such file"):
+        list(read_json_lines(tmp_path / "log.jsonl"))
 
 
 def test_a_quiet_log_writes_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from xlan.config import parse_config
-from xlan.training.logs import read_log
+from xlan.files import read_json_lines
 from xlan.training.run import run_training
 
 pytestmark = [
@@ -79,7 +79,7 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if (folder / "log.jsonl").exists():
-            done = [record.get("step", 0) for record in read_log(folder / "log.jsonl")]
+            done = [record.get("step", 0) for record in read_json_lines(folder / "log.jsonl")]
             if done and max(done) >= step:
                 return
         assert process.poll() is None, f"ended early: {process.communicate()[0]}"
@@ -122,7 +122,7 @@ def test_sigterm_to_the_whole_group_saves_and_leaves_with_143(settings: Any, sta
     assert process.returncode == 143, output
     assert "Traceback" not in output
     assert "stopped by SIGTERM after step" in " ".join(output.split())
-    records = list(read_log(folder / "log.jsonl"))
+    records = list(read_json_lines(folder / "log.jsonl"))
     steps = max(record["step"] for record in records if record["kind"] == "step")
     assert records[-2]["kind"] == "saved"
     assert records[-2]["step"] == steps
@@ -151,11 +151,14 @@ def without_chance(stage: str) -> dict[str, Any]:
 def assert_equal_runs(first: Path, second: Path) -> None:
     ours, theirs = weights(first), weights(second)
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
-    losses = [[r["loss"] for r in read_log(path / "log.jsonl") if r["kind"] == "step"] for path in (first, second)]
+    losses = [
+        [r["loss"] for r in read_json_lines(path / "log.jsonl") if r["kind"] == "step"] for path in (first, second)
+    ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     assert len(losses[0]) == 20
     scores = [
-        [r["scores"] for r in read_log(path / "log.jsonl") if r["kind"] == "evaluation"] for path in (first, second)
+        [r["scores"] for r in read_json_lines(path / "log.jsonl") if r["kind"] == "evaluation"]
+        for path in (first, second)
     ]
     assert [score.get("loss") for score in scores[0]] == pytest.approx(
         [score.get("loss") for score in scores[1]], abs=1e-4

@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 from xlan.config import load_config, parse_config
 from xlan.errors import XlanError
+from xlan.files import read_json_lines
 from xlan.pretrained import from_pretrained
 from xlan.training.checkpoint import CheckpointFolder
 from xlan.training.distributed import World
 from xlan.training.folder import RunFolder
-from xlan.training.logs import read_log
 from xlan.training.run import run_training
 
 Settings = Callable[..., dict[str, Any]]
@@ -58,7 +58,7 @@ class TestWholeRun:
         )
         predictions = json.loads((run_folder / "predictions" / "val-epoch-002.json").read_text())
         assert {"image_id", "caption"} == set(predictions[0])
-        records = list(read_log(run_folder / "log.jsonl"))
+        records = list(read_json_lines(run_folder / "log.jsonl"))
         assert [record["step"] for record in records if record["kind"] == "step"] == list(range(1, 13))
         evaluations = [record["scores"] for record in records if record["kind"] == "evaluation"]
         assert len(evaluations) == 2
@@ -81,7 +81,7 @@ class TestWholeRun:
             run(settings(stage, folder, train={"epochs": 3, "max_steps": stop_at}), resume="auto")
         assert run(settings(stage, folder, train={"epochs": 3}), resume="auto") == 0
         assert same(weights(folder), weights(tmp_path / "whole"))
-        logs = [list(read_log(path / "log.jsonl")) for path in (folder, tmp_path / "whole")]
+        logs = [list(read_json_lines(path / "log.jsonl")) for path in (folder, tmp_path / "whole")]
         steps = [[(r["step"], r["loss"]) for r in log if r["kind"] == "step"] for log in logs]
         assert steps[0] == steps[1]
         scores = [[r["scores"] for r in log if r["kind"] == "evaluation"] for log in logs]
@@ -120,7 +120,7 @@ class TestBadInput:
         self.refuse(value, r"no features for \d+ of 18 images of split 'train'")
         value["data"]["missing"] = "skip"
         assert run(value) == 0
-        warnings = [r["text"] for r in read_log(tmp_path / "run" / "log.jsonl") if r["kind"] == "warning"]
+        warnings = [r["text"] for r in read_json_lines(tmp_path / "run" / "log.jsonl") if r["kind"] == "warning"]
         assert warnings[0] == "6 images of split 'train' have no features and were left out"
 
     def test_missing_captions(self, settings: Settings, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(settings: Settings
     (tmp_path / "run" / "config.yaml").write_text("")
     (tmp_path / "run" / "log.jsonl").write_text('{"kind": "step", "step": 1, "loss": 9.0}\n')
     assert run(settings("xe", tmp_path / "run", train={"epochs": 1}), resume="auto") == 0
-    records = list(read_log(tmp_path / "run" / "log.jsonl"))
+    records = list(read_json_lines(tmp_path / "run" / "log.jsonl"))
     assert [r["step"] for r in records if r["kind"] == "step"] == list(range(1, 7))
 
 
@@ -229,7 +229,7 @@ def test_early_stop(settings: Settings, tmp_path: Path) -> None:
     value = settings("xe", tmp_path / "run", train={"epochs": 30, "optimizer": {"lr": 1e-9}})
     value["evaluation"]["early_stop"] = 2
     assert run(value) == 0
-    log = list(read_log(tmp_path / "run" / "log.jsonl"))
+    log = list(read_json_lines(tmp_path / "run" / "log.jsonl"))
     assert log[-1]["reason"] == "CIDEr has not risen for 2 evaluations"
     assert sum(record["kind"] == "evaluation" for record in log) == 3
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +14,9 @@ def adapt(
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="Folder for vision.safetensors, checkpoint and log; resumed if begun."),
+        typer.Option(
+            "-o", "--output", help="Folder for vision.safetensors, checkpoint and log; a run in it is continued."
+        ),
     ],
     network: Annotated[str, typer.Option(help="efficientnet-lite0 or efficientnet-lite2.")] = "efficientnet-lite2",
     boxes: Annotated[
@@ -41,11 +40,12 @@ def adapt(
 ) -> None:
     """Adapt the vision network to captions: predict which words people use for a picture.
 
-    Can be stopped at any time (Ctrl-C or a TERM signal saves first); the same command goes on from the last checkpoint.
+    Ctrl-C or a TERM signal saves and stops; the same command continues from the last checkpoint.
     """
+    from xlan.adapt.data import BoxLabels
+    from xlan.adapt.run import Adaptation, AdaptSettings
     from xlan.errors import DataError
-    from xlan.training.adapt import Adaptation, AdaptSettings
-    from xlan.training.adapt_data import BoxLabels
+    from xlan.training.stop import StopRequest
     from xlan.vision.sources import karpathy_pictures
 
     settings = AdaptSettings(
@@ -66,25 +66,15 @@ def adapt(
         raise DataError(f"{dataset}: needs pictures of the splits train and val, has {len(train)} and {len(val)}")
     labels = BoxLabels.load(boxes) if boxes is not None else None
     run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, threads=threads)
-    begun = f"resumed at step {run.step}" if run.resumed else "begun"
+    begun = f"continuing after step {run.step}" if run.resumed else "starting"
     typer.echo(f"{begun}: {len(train)} pictures, {run.total_steps} steps, {len(run.words)} words", err=True)
-    with _term_interrupts():
-        run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show)
+    stop = StopRequest()
+    with stop.listening():
+        done = run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show, stop=stop)
+    if not done:
+        typer.echo(f"{stop.reason} after step {run.step}; saved. The same command continues from here.", err=True)
+        raise typer.Exit(stop.status)
     typer.echo(str(output / "vision.safetensors"))
-
-
-@contextlib.contextmanager
-def _term_interrupts() -> Iterator[None]:
-    """A TERM signal counts as Ctrl-C, so that a run which is told to end saves first."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _show(record: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ def report(
     ] = None,
 ) -> None:
     """Show a run as one self-contained HTML page: curves, scores, captions as they improve, settings."""
-    from xlan.training.report import write_report
+    from xlan.pages.report import write_report
 
     path = write_report(run, output)
     typer.echo(str(path))

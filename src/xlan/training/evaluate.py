@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from xlan.data.collate import CaptionBatch, ImageBatch
 from xlan.decoding.beam import beam_search
-from xlan.errors import DataError
-from xlan.files import read_json, write_json
+from xlan.files import write_json
 from xlan.metrics.coco import plain_id
 from xlan.text.vocab import Vocabulary
 from xlan.training.distributed import World
@@ -107,15 +105,3 @@ def evaluate_split(
 def write_predictions(path: str | os.PathLike[str], captions: Mapping[str, str]) -> None:
     """Write captions in COCO's result format; ids that are numbers are written as numbers, as COCO has them."""
     write_json(path, [{"image_id": plain_id(image), "caption": text} for image, text in captions.items()], indent=None)
-
-
-def read_predictions(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Captions by image id from a file in COCO's result format.
-
-    Raises:
-        DataError: the file has another form.
-    """
-    rows = read_json(path)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and "image_id" in row for row in rows):
-        raise DataError(f"{Path(path)}: expected a list of {{image_id, caption}}, as COCO results are")
-    return {str(row["image_id"]): str(row.get("caption", "")) for row in rows}

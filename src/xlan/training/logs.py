@@ -19,10 +19,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from xlan.errors import DataError, MissingExtraError
-from xlan.files import write_text
-
-MAX_LOG_BYTES = 1 << 30
+from xlan.errors import MissingExtraError
+from xlan.files import read_json_lines, write_text
 
 
 class RunLog:
@@ -52,7 +50,9 @@ class RunLog:
         if self.quiet or not path.exists():
             return
         last = step - 0.5 if unevaluated else step
-        kept = [r for r in read_log(path) if r.get("step", 0) <= (last if r.get("kind") == "evaluation" else step)]
+        kept = [
+            r for r in read_json_lines(path) if r.get("step", 0) <= (last if r.get("kind") == "evaluation" else step)
+        ]
         write_text(path, "".join(_line(record) for record in kept))
 
     def write(self, kind: str, **values: Any) -> None:
@@ -128,28 +128,6 @@ class _Display:
             self._console.print(f"{self._title}  {self._done}/{self._total}  {text}", markup=False, soft_wrap=True)
 
 
-def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """The records of a `log.jsonl`; a last line cut short by a kill is left out.
-
-    Raises:
-        DataError: the file is missing or too large.
-    """
-    source = Path(path)
-    try:
-        if source.stat().st_size > MAX_LOG_BYTES:
-            raise DataError(f"{source}: larger than {MAX_LOG_BYTES >> 30} GiB, this is not a training log")
-        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
-
-
 def environment() -> dict[str, Any]:
     """Versions and hardware, for the record."""
     import platform
@@ -171,9 +149,14 @@ def environment() -> dict[str, Any]:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    # NaN is not JSON: a number that cannot be written is written as null.
-    clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-    return json.dumps(clean, ensure_ascii=False) + "\n"
+    return json.dumps(_finite(record), ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinity are not JSON: at any depth they become null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

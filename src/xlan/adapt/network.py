@@ -1,4 +1,4 @@
-"""The network with its two heads while it is adapted, how fast it learns, and how well it does."""
+"""The network with its two heads while it is adapted, and how well it does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from xlan.adapt.data import Floats
 from xlan.errors import TrainingError
-from xlan.training.adapt_data import Floats
 from xlan.vision import efficientnet
 
 
@@ -51,13 +51,6 @@ class WordModel(nn.Module):
         votes = self.words(self.dropout(features)).flatten(2)
         pooled = torch.logsumexp(votes, dim=2) - math.log(votes.shape[2])
         return pooled, self.things(features) if self.things is not None else None
-
-
-def learning_rate_factor(step: int, *, warmup: int, total: int) -> float:
-    """Linear warm-up to 1, then half a cosine to 0 at `total`."""
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
 
 
 def mean_average_precision(scores: Floats, relevant: npt.NDArray[np.bool_]) -> float:

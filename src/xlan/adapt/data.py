@@ -10,10 +10,9 @@ import gzip
 import json
 import math
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -226,25 +225,16 @@ class Loader:
                     yield [(int(number), epoch) for number in order[start : start + batch]]
                 step = (epoch + 1) * steps
 
-        return self._ahead(plan(), ahead=2 * batch)
+        return map_ahead(self._batch, plan(), threads=self.threads, ahead=max(2, self.threads))
 
     def evaluation(self, *, batch: int) -> Iterator[list[Sample]]:
         """Every picture once, whole, in order."""
         numbers = range(len(self.pictures))
-        plan = ([(n, -1) for n in numbers[i : i + batch]] for i in range(0, len(numbers), batch))
-        return self._ahead(plan, ahead=2 * batch)
+        whole = ([(n, -1) for n in numbers[i : i + batch]] for i in range(0, len(numbers), batch))
+        return map_ahead(self._batch, whole, threads=self.threads, ahead=max(2, self.threads))
 
-    def _ahead(self, plan: Iterator[list[tuple[int, int]]], *, ahead: int) -> Iterator[list[Sample]]:
-        sizes: deque[int] = deque()
-
-        def items() -> Iterator[tuple[int, int]]:
-            for batch in plan:
-                sizes.append(len(batch))
-                yield from batch
-
-        samples = map_ahead(lambda item: self._sample(*item), items(), threads=self.threads, ahead=ahead)
-        for first in samples:
-            yield [first, *islice(samples, sizes.popleft() - 1)]
+    def _batch(self, plan: list[tuple[int, int]]) -> list[Sample]:
+        return [self._sample(number, epoch) for number, epoch in plan]
 
     def _sample(self, number: int, epoch: int) -> Sample:
         picture = self.pictures[number]

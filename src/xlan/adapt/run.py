@@ -2,14 +2,14 @@
 
 The network predicts, for the commonest content words of the training captions, which share of a picture's captions
 mentions each (binary cross-entropy). Every grid cell votes and the votes are pooled by log-mean-exp, which lies between
-mean and maximum: a small thing can carry its word, and the cells themselves learn to know what they show. With boxes at
-hand a second, per-cell head names the things that cover a cell. Both heads are thrown away; the network stays.
+mean and maximum: a small thing can carry its word, and the cells themselves learn to know what they show. With boxes, a
+second head names the things that cover each cell. Both heads are discarded at the end; the network stays.
 
-What is not done: the batch statistics and everything up to stride 8 stay as ImageNet left them. That halves the cost of
-a step on a CPU, and generic edges and textures are the part least in need of change.
+The batch statistics and all layers up to stride 8 keep their ImageNet values. That halves the cost of a step on a CPU,
+and generic edges and textures need the least change.
 
     folder/
-      checkpoint.safetensors   weights, averaged weights, optimiser; settings and step in the header
+      checkpoint.safetensors   weights, averaged weights, optimiser; settings, step and log window in the header
       log.jsonl                one line per log interval and per evaluation
       words.json               the words, in the order of the outputs
       vision.safetensors       the averaged network as `GridExtractor.load` reads it; after every evaluation
@@ -34,10 +34,13 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
+from xlan.adapt.data import BoxLabels, Loader, Sample, caption_words, word_targets
+from xlan.adapt.network import WordModel, mean_average_precision
 from xlan.errors import TrainingError
-from xlan.files import atomic_path, write_json
-from xlan.training.adapt_data import BoxLabels, Loader, Sample, caption_words, word_targets
-from xlan.training.adapt_model import WordModel, learning_rate_factor, mean_average_precision
+from xlan.files import atomic_path, read_json_lines, remove_leftovers, write_json, write_text
+from xlan.training.average import AveragedWeights
+from xlan.training.schedule import Cosine
+from xlan.training.stop import Stopped, StopRequest
 from xlan.vision import efficientnet
 from xlan.vision.grid import GridSettings, normalise, save_vision
 from xlan.vision.sources import Picture
@@ -97,7 +100,7 @@ class AdaptSettings:
 
 
 class Adaptation:
-    """A run of adaptation in a folder; begun anew, or resumed exactly where its last checkpoint was.
+    """A run of adaptation in a folder: a new one, or one that continues exactly from its last checkpoint.
 
     Args:
         settings: of the run; a resumed run must have the same.
@@ -146,8 +149,11 @@ class Adaptation:
         if model.things is not None and model.things.bias is not None:
             nn.init.constant_(model.things.bias, -4.0)
         self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._average = {name: tensor.detach().clone() for name, tensor in self._trained()}
+        self._average = AveragedWeights(self._trained(), settings.average)
+        self._schedule = Cosine(1.0, total=self.total_steps, warmup=settings.warmup)
+        self._window = Window()
         self._optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.99))
+        remove_leftovers(self.folder)
         self.resumed = (self.folder / CHECKPOINT).exists()
         if self.resumed:
             self._resume()
@@ -178,38 +184,58 @@ class Adaptation:
         log_every: int = 50,
         on_log: Callable[[dict[str, Any]], None] | None = None,
         until_step: int | None = None,
-    ) -> None:
-        """Train to the end (or to `until_step`), evaluating after every epoch; an interrupt saves before it leaves."""
+        stop: StopRequest | None = None,
+    ) -> bool:
+        """Train to the end (or to `until_step`), evaluating after every epoch; True when everything is done.
+
+        A request to stop ends it early and saves, as an exception does. The evaluation of a finished epoch that was cut
+        short is made up for when the run continues.
+        """
         last = self.total_steps if until_step is None else min(until_step, self.total_steps)
         per_epoch = self._train.steps_per_epoch(self.settings.batch)
+        stop = stop or StopRequest()
         saved, batches = time.monotonic(), self._train.training(batch=self.settings.batch, first_step=self.step)
-        sums, began = np.zeros(2), time.monotonic()
+        began = time.monotonic()
         self.model.train()
         try:
+            if self.step and self.step % per_epoch == 0 and not self._evaluated():
+                self._finish_epoch(self.step // per_epoch, on_log, stop)
             for batch in batches:
-                if self.step >= last:
+                if self.step >= last or stop.signal is not None:
                     break
-                sums += self._train_step(batch)
+                self._window.add(self._train_step(batch))
                 if self.step % log_every == 0:
-                    speed = log_every * self.settings.batch / (time.monotonic() - began)
-                    losses = (sums / log_every).round(4).tolist()
-                    self._log({"loss": losses[0], "cell_loss": losses[1], "images_per_s": round(speed, 1)}, on_log)
-                    sums, began = np.zeros(2), time.monotonic()
+                    speed = self._window.steps * self.settings.batch / (time.monotonic() - began)
+                    self._log({**self._window.means(), "images_per_s": round(speed, 1)}, on_log)
+                    self._window, began = Window(), time.monotonic()
                 if self.step % per_epoch == 0:
-                    self._log({"epoch": self.step // per_epoch, **self.evaluate()}, on_log)
-                    self._save_vision()
-                if self.step % per_epoch == 0 or time.monotonic() - saved > 60 * checkpoint_minutes:
+                    self._save()
+                    self._finish_epoch(self.step // per_epoch, on_log, stop)
+                if time.monotonic() - saved > 60 * checkpoint_minutes:
                     self._save()
                     saved = time.monotonic()
+        except Stopped:
+            pass
         finally:
             batches.close()  # type: ignore[attr-defined]
             self._save()
-        if self.step >= self.total_steps:
-            self._save_vision()
+        return self.step >= self.total_steps and self._evaluated()
+
+    def _finish_epoch(
+        self, epoch: int, on_log: Callable[[dict[str, Any]], None] | None, stop: StopRequest | None
+    ) -> None:
+        scores = self.evaluate(stop)
+        self._save_vision()
+        self._log({"epoch": epoch, **scores}, on_log)
+
+    def _evaluated(self) -> bool:
+        """Whether the log has the evaluation after the current step."""
+        path = self.folder / LOG
+        return path.exists() and any("epoch" in r and r.get("step") == self.step for r in read_json_lines(path))
 
     def _train_step(self, batch: list[Sample]) -> tuple[float, float]:
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)  # dropout, the same when resumed
-        factor = learning_rate_factor(self.step, warmup=self.settings.warmup, total=self.total_steps)
+        factor = self._schedule.rate(self.step)
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * factor
         targets = torch.from_numpy(self._targets["train"][[sample.number for sample in batch]])
@@ -230,24 +256,23 @@ class Adaptation:
         nn.utils.clip_grad_norm_([tensor for _, tensor in self._trained()], 20.0)
         self._optimizer.step()
         self.step += 1
-        decay = min(self.settings.average, (self.step + 1) / (self.step + 10))
-        with torch.no_grad():
-            for name, tensor in self._trained():
-                self._average[name].lerp_(tensor, 1 - decay)
+        self._average.update(self.step)
         return word_loss.item(), cell_loss.item()
 
     def averaged(self) -> WordModel:
         """A copy of the model with averaged weights, for evaluation."""
         model: WordModel = copy.deepcopy(self.model).eval()
-        model.load_state_dict({**model.state_dict(), **self._average})
+        model.load_state_dict({**model.state_dict(), **self._average.tensors})
         return model
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, stop: StopRequest | None = None) -> dict[str, float]:
         """Validation loss per picture, and mean average precision over words (relevant: any caption mentions it)."""
         model = self.averaged()
         scores = np.zeros_like(self._targets["val"])
         with torch.inference_mode():
             for batch in self._val.evaluation(batch=self.settings.batch):
+                if stop is not None:
+                    stop.check()
                 logits, _ = model(normalise([sample.pixels for sample in batch]))
                 scores[[sample.number for sample in batch]] = logits.numpy()
         targets = self._targets["val"]
@@ -272,7 +297,7 @@ class Adaptation:
 
     def _save(self) -> None:
         tensors = {f"model.{name}": tensor.detach() for name, tensor in self._trained()}
-        tensors |= {f"average.{name}": tensor for name, tensor in self._average.items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self._average.tensors.items()}
         for name, tensor in self._trained():
             for key, value in self._optimizer.state.get(tensor, {}).items():
                 tensors[f"adam.{key}.{name}"] = value
@@ -280,6 +305,7 @@ class Adaptation:
             "step": str(self.step),
             "settings": json.dumps(asdict(self.settings)),
             "words": json.dumps(self.words),
+            "window": json.dumps(asdict(self._window)),
         }
         with atomic_path(self.folder / CHECKPOINT) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
@@ -292,12 +318,13 @@ class Adaptation:
                 self._check_same(path, header)
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if {f"model.{name}" for name, _ in self._trained()} != {n for n in tensors if n.startswith("model.")}:
-                raise TrainingError(f"{path}: was begun with other heads; give --boxes as it was given then, or not")
+                raise TrainingError(f"{path}: was started with other heads; give --boxes exactly as then")
             self.step = int(header["step"])
+            self._window = Window(**json.loads(header.get("window", "{}")))
             with torch.no_grad():
                 for name, tensor in self._trained():
                     tensor.copy_(tensors[f"model.{name}"])
-                    self._average[name].copy_(tensors[f"average.{name}"])
+                    self._average.tensors[name].copy_(tensors[f"average.{name}"])
                     if f"adam.step.{name}" in tensors:
                         state = {key: tensors[f"adam.{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
                         self._optimizer.state[tensor] = {
@@ -305,7 +332,7 @@ class Adaptation:
                             for key, value in state.items()
                         }
         except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-            raise TrainingError(f"{path}: cannot be resumed from: {error}") from None
+            raise TrainingError(f"{path}: cannot be resumed: {error}") from None
         self._trim_log()
 
     def _check_same(self, path: Path, header: dict[str, str]) -> None:
@@ -313,15 +340,38 @@ class Adaptation:
         now = asdict(self.settings)
         changed = [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
         if changed:
-            raise TrainingError(f"{path}: was begun with other settings ({'; '.join(changed)}); choose another folder")
+            raise TrainingError(
+                f"{path}: was started with other settings ({'; '.join(changed)}); choose another folder"
+            )
         if json.loads(header["words"]) != self.words:
-            raise TrainingError(f"{path}: was begun with other captions; choose another folder")
+            raise TrainingError(f"{path}: was started with other captions; choose another folder")
 
     def _trim_log(self) -> None:
         """Drop what a killed run logged after its last checkpoint; it will be logged again."""
         path = self.folder / LOG
         if path.exists():
-            lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-            kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-            with atomic_path(path) as temporary:
-                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            kept = [record for record in read_json_lines(path) if record.get("step", 0) <= self.step]
+            write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+@dataclass
+class Window:
+    """Sums over the steps since the last line of the log; kept in checkpoints, so that a kill changes no mean.
+
+    Attributes:
+        steps: how many.
+        loss: sum of the word losses.
+        cell_loss: sum of the per-cell losses.
+    """
+
+    steps: int = 0
+    loss: float = 0.0
+    cell_loss: float = 0.0
+
+    def add(self, losses: tuple[float, float]) -> None:
+        """Take in one step."""
+        self.steps, self.loss, self.cell_loss = self.steps + 1, self.loss + losses[0], self.cell_loss + losses[1]
+
+    def means(self) -> dict[str, float]:
+        """Means as the log has them."""
+        return {"loss": round(self.loss / self.steps, 4), "cell_loss": round(self.cell_loss / self.steps, 4)}

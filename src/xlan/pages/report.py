@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from xlan.errors import DataError
-from xlan.files import read_json, write_text
+from xlan.files import read_json, read_json_lines, write_text
+from xlan.metrics.coco import load_results, plain_id
+from xlan.pages.charts import line_chart, number
 from xlan.pages.layout import page, text
-from xlan.training.charts import line_chart, number
-from xlan.training.evaluate import read_predictions
-from xlan.training.logs import read_log
 
 # What is drawn, in this order, where the log has it: (key of a step record, heading).
 CURVES = (
@@ -53,7 +52,7 @@ def write_report(run: str | os.PathLike[str], output: str | os.PathLike[str] | N
 
 def render(folder: Path) -> str:
     """The page as text."""
-    records = list(read_log(folder / "log.jsonl"))
+    records = list(read_json_lines(folder / "log.jsonl"))
     steps = [record for record in records if record.get("kind") == "step"]
     evaluations = [record for record in records if record.get("kind") == "evaluation"]
     body = [
@@ -163,14 +162,14 @@ def _samples(folder: Path) -> str:
     except DataError:
         chosen = {}
     files = sorted((folder / "predictions").glob("*-epoch-*.json"))
-    said = [(_epoch_of(path), read_predictions(path)) for path in files]
+    said = [(_epoch_of(path), load_results(path)) for path in files]
     if not isinstance(chosen, dict) or not chosen or not said:
         return "<p>No captions yet.</p>"
     articles = []
     for image, references in chosen.items():
         history: list[tuple[str, str]] = []
         for epoch, captions in said:
-            caption = captions.get(str(image), "")
+            caption = captions.get(plain_id(str(image)), "")
             if not history or history[-1][1] != caption:
                 history.append((epoch, caption))
         lines = "".join(

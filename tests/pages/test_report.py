@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlan.errors import DataError
-from xlan.training.charts import line_chart, nice_ticks, number, thin_out
-from xlan.training.report import render, write_report
+from xlan.pages.charts import line_chart, nice_ticks, number, thin_out
+from xlan.pages.report import render, write_report
 
 NASTY = "<script>alert(1)</script>\" onload='x' & </style>"
 

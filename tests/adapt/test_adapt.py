@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from xlan.errors import DataError, TrainingError
-from xlan.training import adapt
-from xlan.training.adapt import Adaptation, AdaptSettings
-from xlan.training.adapt_data import (
+from xlan.adapt import run as adapt
+from xlan.adapt.data import (
     WHOLE,
     BoxLabels,
     Loader,
@@ -28,7 +29,11 @@ from xlan.training.adapt_data import (
     view_pixels,
     word_targets,
 )
-from xlan.training.adapt_model import WordModel, learning_rate_factor, mean_average_precision
+from xlan.adapt.network import WordModel, mean_average_precision
+from xlan.adapt.run import Adaptation, AdaptSettings
+from xlan.errors import DataError, TrainingError
+from xlan.files import read_json_lines
+from xlan.training.stop import StopRequest
 from xlan.vision import efficientnet
 from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
 from xlan.vision.grid import GridExtractor
@@ -183,16 +188,6 @@ def test_only_the_upper_part_is_trained(network: Callable[[], EfficientNetLite])
     assert torch.equal(model.network.head.norm.running_mean, before)
 
 
-@settings(max_examples=50, deadline=None)
-@given(warmup=st.integers(1, 20), total=st.integers(21, 200))
-def test_learning_rate_rises_then_falls(warmup: int, total: int) -> None:
-    factors = [learning_rate_factor(step, warmup=warmup, total=total) for step in range(total + 1)]
-    assert factors[:warmup] == sorted(factors[:warmup])
-    assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
-    assert max(factors) == 1
-    assert abs(factors[-1]) < 1e-9
-
-
 def test_average_precision_by_hand() -> None:
     scores = np.array([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.7, 0.3, 0.0]], dtype=np.float32)
     relevant = np.array([[True, True, False], [False, False, False], [True, False, False]])
@@ -245,8 +240,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 def load(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
     return load_file(path)
 
 
@@ -259,6 +252,58 @@ def test_what_a_killed_run_logged_too_far_is_dropped(
     begin(tmp_path, pictures, network())
     steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3]
+
+
+def test_a_kill_between_two_lines_of_the_log_changes_no_mean(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    begin(tmp_path / "whole", pictures, network()).run(log_every=3)
+    begin(tmp_path / "parts", pictures, network()).run(log_every=3, until_step=5)
+    begin(tmp_path / "parts", pictures, network()).run(log_every=3)
+    logs = [list(read_json_lines(tmp_path / name / "log.jsonl")) for name in ("whole", "parts")]
+    for record in (*logs[0], *logs[1]):
+        record.pop("images_per_s", None)
+    assert logs[0] == logs[1]
+
+
+def test_a_checkpoint_without_a_log_window_is_continued(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    """As earlier versions wrote them."""
+    begin(tmp_path, pictures, network()).run(until_step=3)
+    path = tmp_path / "checkpoint.safetensors"
+    with safe_open(path, framework="pt") as file:
+        header = {key: value for key, value in file.metadata().items() if key != "window"}
+    save_file(load(path), path, metadata=header)
+    run = begin(tmp_path, pictures, network())
+    assert run.step == 3
+    assert run.run()
+
+
+def test_a_stop_during_evaluation_is_made_up_for(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    stop = StopRequest()
+
+    def ask(record: dict[str, object]) -> None:
+        if record["step"] == 4:
+            stop.signal = signal.SIGTERM
+
+    assert not begin(tmp_path, pictures, network()).run(log_every=4, on_log=ask, stop=stop)
+    assert not (tmp_path / "vision.safetensors").exists()
+    run = begin(tmp_path, pictures, network())
+    assert run.step == 4
+    assert run.run()
+    records = list(read_json_lines(tmp_path / "log.jsonl"))
+    assert [record["epoch"] for record in records if "epoch" in record] == [1, 2, 3]
+
+
+def test_temporary_files_of_a_killed_run_are_removed(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    (tmp_path / ".checkpoint.safetensors.x1.tmp").write_bytes(b"half")
+    begin(tmp_path, pictures, network())
+    assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_an_interrupt_saves(
@@ -281,14 +326,14 @@ def test_other_settings_or_captions_are_not_resumed(
     begin(tmp_path, pictures, network()).run(until_step=1)
     with pytest.raises(TrainingError, match=r"other settings \(epochs was 3, is 5\); choose another folder"):
         begin(tmp_path, pictures, network(), epochs=5)
-    with pytest.raises(TrainingError, match="was begun with other heads; give --boxes as it was given then, or not"):
+    with pytest.raises(TrainingError, match="was started with other heads; give --boxes exactly as then"):
         begin(tmp_path, pictures, network(), boxes=BoxLabels(("a",), {}))
     for picture in pictures:
         object.__setattr__(picture, "captions", ("one purple cow jumps high",))
-    with pytest.raises(TrainingError, match="was begun with other captions"):
+    with pytest.raises(TrainingError, match="was started with other captions"):
         begin(tmp_path, pictures, network())
     (tmp_path / "checkpoint.safetensors").write_bytes(b"damaged")
-    with pytest.raises(TrainingError, match="cannot be resumed from"):
+    with pytest.raises(TrainingError, match="cannot be resumed"):
         begin(tmp_path, pictures, network())
 
 

@@ -1,31 +1,20 @@
-"""What a training run is told: one YAML file, checked by typed models before anything is built.
+"""Every section and key of a training run, with type, range and default.
 
-    RunConfig
-    ├── data         where captions and features are, and how they become batches
-    ├── model        which architecture, and which weights to start from
-    ├── train        epochs, batch, optimiser, schedule, clipping, precision
-    ├── scst         the self-critical stage: samples, baseline, reward
-    ├── evaluation   decoding of the validation split after every epoch, early stop
-    ├── checkpoint   how often, how many are kept
-    └── logging      console, JSON lines, TensorBoard
-
-Unknown keys and impossible combinations are errors that name the key and what is allowed. Only the file that builds a
-run and the command line read this module; classes elsewhere take plain values.
+RunConfig
+├── data         where captions and features are, and how they become batches
+├── model        which architecture, and which weights to start from
+├── train        epochs, batch, optimiser, schedule, clipping, averaging, precision
+├── scst         the self-critical stage: samples, baseline, reward
+├── evaluation   decoding of the validation split after every epoch, early stop
+├── checkpoint   how often, how many are kept
+└── logging      console, JSON lines, TensorBoard
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from xlan.errors import ConfigError
-from xlan.files import write_text
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_CONFIG_BYTES = 1 << 20
 
@@ -33,9 +22,9 @@ Metric = Literal["BLEU", "METEOR", "ROUGE-L", "CIDEr"]
 
 
 class Section(BaseModel):
-    """Base of every section: closed (no unknown keys), frozen, strict about types."""
+    """Base of every section: closed (no unknown keys), frozen, strict about types, no infinite numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ShapesConfig(Section):
@@ -86,7 +75,7 @@ class ModelConfig(Section):
 
     name: str | None = Field(default=None, description="a named model of `xlan.build_model`; not needed with `init`")
     options: dict[str, int | float | bool | str] = Field(
-        default_factory=dict, description="changes to the named model's numbers, e.g. {dropout_lm: 0.1}"
+        default_factory=dict, description="changes to the named model's numbers, e.g. {logit_dropout: 0.1}"
     )
     init: str | None = Field(
         default=None, description="model directory whose weights (and vocabulary) the run starts from"
@@ -299,165 +288,3 @@ RESUME_MAY_CHANGE = (
     "checkpoint",
     "logging",
 )
-
-
-def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML file, apply `key=value` overrides (dotted keys, YAML values) and check the result.
-
-    Raises:
-        ConfigError: the file cannot be read, or a key or value is wrong; the message names it and what is allowed.
-    """
-    source = Path(path)
-    try:
-        if source.stat().st_size > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{source}: larger than {MAX_CONFIG_BYTES >> 20} MiB, this is not a configuration")
-        value = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{source}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not valid YAML: {_one_line(error)}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{source}: expected keys and values, got {type(value).__name__}")
-    for override in overrides:
-        _apply_override(value, override)
-    return parse_config(value, source=str(source))
-
-
-def parse_config(value: dict[str, Any], *, source: str = "configuration") -> RunConfig:
-    """Check a configuration given as nested dictionaries.
-
-    Raises:
-        ConfigError: a key or value is wrong.
-    """
-    try:
-        return RunConfig.model_validate(_plain(value))
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(_explain(detail) for detail in error.errors())}") from None
-
-
-def dump_config(config: RunConfig) -> dict[str, Any]:
-    """The resolved configuration as plain values, every default written out."""
-    dumped: dict[str, Any] = config.model_dump(mode="json")
-    return dumped
-
-
-def save_config(config: RunConfig, path: str | os.PathLike[str]) -> None:
-    """Write the resolved configuration as YAML that `load_config` reads back, atomically."""
-    write_text(path, yaml.safe_dump(dump_config(config), sort_keys=False, allow_unicode=True))
-
-
-def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Dotted keys whose values differ between two dumped configurations and that a resumed run may not change."""
-    flat_old, flat_new = _flatten(old), _flatten(new)
-    keys = [key for key in {**flat_old, **flat_new} if flat_old.get(key) != flat_new.get(key)]
-    return sorted(key for key in keys if not any(f"{key}.".startswith(f"{free}.") for free in RESUME_MAY_CHANGE))
-
-
-def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            flat.update(_flatten(inner, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = inner
-    return flat
-
-
-def _apply_override(value: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        raise ConfigError(f"override {override!r}: expected key=value, for example train.epochs=3")
-    try:
-        parsed = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not valid YAML: {_one_line(error)}") from None
-    node = value
-    for part in parts[:-1]:
-        inner = node.get(part)
-        if inner is None:
-            inner = node[part] = {}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"override {override!r}: {part!r} is a value, not a section")
-        node = inner
-    node[parts[-1]] = parsed
-
-
-def _plain(value: Any) -> Any:
-    """YAML has lists only and takes 1e-5 for text; give the strict models what is meant."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return tuple(_plain(inner) for inner in value)
-    if isinstance(value, str) and _is_number(value):
-        return float(value)
-    return value
-
-
-def _is_number(text: str) -> bool:
-    """Whether `text` is a number in exponent notation, which YAML 1.1 takes for text unless it has a dot and a sign."""
-    if "e" not in text.lower() or not text[:1].isdigit():
-        return False
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def _explain(detail: Any) -> str:
-    """One pydantic complaint in the user's words: the dotted key, what is wrong, what is allowed."""
-    location = [str(part) for part in detail["loc"]]
-    section = _section_at(location[:-1])
-    # A discriminated section puts its tag into the location; the user's file has no such key.
-    key = ".".join(part for i, part in enumerate(location) if not _is_tag(location, i))
-    kind = detail["type"]
-    if kind == "extra_forbidden" and section is not None:
-        allowed = sorted(section.model_fields)
-        close = difflib.get_close_matches(location[-1], allowed, n=1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
-        return f"unknown key '{key}'; {hint}allowed: {', '.join(allowed)}"
-    if kind == "missing":
-        return f"missing key '{key}'"
-    if kind == "literal_error":
-        return f"'{key}' is {detail['input']!r}; allowed: {detail['ctx']['expected']}"
-    if kind.startswith("union_tag"):
-        tags = detail.get("ctx", {}).get("expected_tags") or "noam, plateau, constant, cosine"
-        got = detail.get("ctx", {}).get("tag")
-        return f"'{key}.name' is {got!r}; allowed: {tags}" if got else f"'{key}' needs a 'name'; allowed: {tags}"
-    if kind == "value_error":
-        return f"{detail['ctx']['error']}"
-    return f"'{key}': {detail['msg'][0].lower()}{detail['msg'][1:]}, got {detail['input']!r}"
-
-
-_TAGS = {"adam", "radam", "noam", "plateau", "constant", "cosine"}
-
-
-def _is_tag(location: list[str], i: int) -> bool:
-    return i > 0 and location[i - 1] in ("optimizer", "schedule") and location[i] in _TAGS
-
-
-def _section_at(location: list[str]) -> type[Section] | None:
-    """The section class a location leads into."""
-    here: list[type[Section]] = [RunConfig]
-    for i, part in enumerate(location):
-        if _is_tag(location, i):
-            here = [kind for kind in here if kind.model_fields["name"].default == part]
-            continue
-        field = here[0].model_fields.get(part) if here else None
-        if field is None:
-            return None
-        here = _sections_in(field.annotation)
-    return here[0] if here else None
-
-
-def _sections_in(annotation: Any) -> list[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return [annotation]
-    return [section for inner in get_args(annotation) for section in _sections_in(inner)]
