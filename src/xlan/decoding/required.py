@@ -99,12 +99,15 @@ class Require:
         """`[S][K + 1]`: the fewest words that must follow each word, until all is said and the sentence may end."""
         goal, far = self.states - 1, self.states + 1
         behind = [0, *(int(word in bad_endings) for word in self.words)]
-        needed = [[far] * len(behind) for _ in range(self.states)]
-        for _ in range(self.states):
-            for row, successors in zip(needed, self.successors, strict=True):
-                for column, following in enumerate(successors):
-                    row[column] = behind[column] if following == goal else 1 + min(needed[following])
-        return needed
+        fewest = [far] * self.states
+        while True:
+            needed = [
+                [behind[column] if following == goal else 1 + fewest[following] for column, following in enumerate(row)]
+                for row in self.successors
+            ]
+            before, fewest = fewest, [min(row) for row in needed]
+            if fewest == before:
+                return needed
 
     @property
     def fewest_words(self) -> int:
