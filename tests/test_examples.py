@@ -138,11 +138,11 @@ def test_finetune_lowers_the_loss_and_writes_a_model(
     table.write_text("file,caption\nred.png,A dog on grass.\nred.png,the dog\nblue.png,a cat on the sofa\n")
     finetune = load("finetune")
     typed = [str(tmp_path), str(table), "--model", str(model_directory), "-o", str(tmp_path / "mine")]
-    assert finetune.main([*typed, "--epochs", "12", "--batch-size", "2", "--rate", "0.005"]) == 0
+    assert finetune.main([*typed, "--epochs", "15", "--batch-size", "3", "--rate", "0.01"]) == 0
     out = capsys.readouterr().out
     assert "does not know, which it cannot learn to say: sofa" in out
     losses = [float(loss) for loss in re.findall(r"loss per word ([\d.]+)", out)]
-    assert len(losses) == 12
+    assert len(losses) == 15
     assert losses[-1] < 0.6 * losses[0]
     captioner = xlan.Captioner.from_pretrained(tmp_path / "mine")
     assert "dog" in captioner.caption(tmp_path / "red.png").text.split()
