@@ -21,10 +21,12 @@ ARROWS: dict[str, set[str]] = {
     "vision": set(),
     "text": set(),
     "model": set(),
-    "decoding": set(),
+    "decoding": {"required"},
+    "required": set(),
     "metrics": {"text"},
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
+    "export": {"model"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
     "adapt": {"training", "vision", "text"},
     "confidence": {"text", "vision"},
@@ -34,7 +36,19 @@ ARROWS: dict[str, set[str]] = {
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
 CONFIG_READERS = {"training/run.py", "pipeline.py", "serving/app.py"}
-NO_TORCH = {"errors", "types", "files", "ahead", "weights", "caption_json", "text", "metrics", "config"}
+NO_TORCH = {
+    "export",
+    "required",
+    "errors",
+    "types",
+    "files",
+    "ahead",
+    "weights",
+    "caption_json",
+    "text",
+    "metrics",
+    "config",
+}
 
 
 def folder_of(module: str) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from xlan.errors import DecodingError
+from xlan.required import as_phrases
 from xlan.types import SpecialIds
 
 NEVER = float("-inf")
@@ -202,14 +203,6 @@ class NoBadEnding:
         if prefix.words_left == 1:
             log_probs[:, bad] = NEVER
         return log_probs
-
-
-def as_phrases(entries: Iterable[int | Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Ids and sequences of ids as tuples."""
-    phrases = tuple((entry,) if isinstance(entry, int) else tuple(entry) for entry in entries)
-    if not all(phrases):
-        raise DecodingError("a phrase needs at least one word, got an empty one")
-    return phrases
 
 
 def check_ids(what: str, ids: Iterable[int], limits: Limits) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from xlan.decoding.controls import Control, Forbid, Limits, MaxLength, NoBadEnding, Prefix
 from xlan.decoding.required import Require
 from xlan.errors import DecodingError
+from xlan.required import no_sentence, refuse_forbidden
 from xlan.types import SpecialIds
 
 
@@ -47,11 +48,7 @@ class Plan:
 
     def dead_end(self, images: Sequence[int]) -> DecodingError:
         """The error for images that were left without any sentence."""
-        which = ", ".join(str(i) for i in images[:5]) + (", …" if len(images) > 5 else "")
-        return DecodingError(
-            f"no sentence of at most {self.word_limit} words satisfies the controls for image {which} of the batch; "
-            "loosen a control, raise the maximum length or search with a wider beam"
-        )
+        return no_sentence(images, self.word_limit)
 
 
 def make_plan(vocab_size: int, special: SpecialIds, *, max_length: int, controls: Sequence[Control]) -> Plan:
@@ -83,9 +80,6 @@ def _join_required(controls: Sequence[Control]) -> Require | None:
     if not requirements:
         return None
     forbidden = frozenset[int]().union(*(control.words for control in controls if isinstance(control, Forbid)))
-    for alternatives in requirements:
-        if all(forbidden & set(phrase) for phrase in alternatives):
-            word = next(iter(forbidden & set(alternatives[0])))
-            raise DecodingError(f"required words: id {word} is required and forbidden; drop one of the two")
+    refuse_forbidden(requirements, forbidden)
     bad = frozenset[int]().union(*(control.words for control in controls if isinstance(control, NoBadEnding)))
     return Require(requirements, bad_endings=bad)

@@ -8,7 +8,7 @@ from torch import Tensor
 from xlan.decoding.controls import Prefix
 from xlan.decoding.plan import Plan
 from xlan.decoding.result import DecodingResult, sum_in_order
-from xlan.errors import DecodingError
+from xlan.required import not_a_number
 from xlan.types import StepTrace
 
 
@@ -125,12 +125,3 @@ class Rows:
 
         gates = [trace.channel for trace in self._traces if trace.channel is not None]
         return gathered([trace.spatial for trace in self._traces]), gathered(gates) if gates else None
-
-
-def not_a_number(images: list[int]) -> DecodingError:
-    """The error for a model whose log-probabilities are NaN."""
-    which = ", ".join(str(i) for i in images[:5])
-    return DecodingError(
-        f"the model returned NaN instead of log-probabilities for image {which} of the batch; "
-        "check its weights, and that the features are finite"
-    )

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from xlan.decoding.plan import Plan
 from xlan.decoding.result import DecodingResult
-from xlan.decoding.rows import not_a_number
 from xlan.decoding.selection import Choice, Selector
 from xlan.decoding.slots import EMPTY, Slots
 from xlan.decoding.step import State, Stepper
 from xlan.errors import DecodingError
+from xlan.required import not_a_number
 from xlan.types import StepTrace
 
 StateT = TypeVar("StateT", bound=State)
