@@ -36,8 +36,9 @@ from xlan.files import read_json_lines
 from xlan.training.stop import StopRequest
 from xlan.vision import efficientnet
 from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
-from xlan.vision.grid import GridExtractor
+from xlan.vision.grid import GridExtractor, normalise
 from xlan.vision.sources import Picture
+from xlan.vision.words import WordHead
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "white": (240, 240, 240)}
 
@@ -211,11 +212,25 @@ def test_a_run_learns_and_leaves_a_network(
     records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert records == seen
     assert [record["epoch"] for record in records if "epoch" in record] == list(range(1, 7))
-    assert json.loads((tmp_path / "run" / "words.json").read_text()) == run.words
     extractor = GridExtractor.load(tmp_path / "run" / "vision.safetensors")
     assert extractor.settings.input_size == 40
     averaged = efficientnet.folded(run.averaged().network).head.conv.weight
     assert torch.allclose(extractor.network.head.conv.weight, averaged, atol=1e-2)
+
+
+def test_the_head_that_is_kept_names_words_as_the_trained_one(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    run = begin(tmp_path / "run", pictures, network(), epochs=1)
+    run.run()
+    head = WordHead.load(tmp_path / "run" / "words.safetensors")
+    assert list(head.words) == run.words
+    pixels = view_pixels(Image.open(pictures[0].path), WHOLE, run.settings.test_size)
+    with torch.inference_mode():
+        expected, _ = run.averaged()(normalise([pixels]))
+    extractor = GridExtractor.load(tmp_path / "run" / "vision.safetensors")
+    (regions,) = extractor.extract([extractor.prepare(Image.open(pictures[0].path))])
+    np.testing.assert_allclose(head.logits(regions), expected[0].numpy(), atol=0.02)  # the files are in float16
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(

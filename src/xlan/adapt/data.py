@@ -21,24 +21,13 @@ from PIL import Image, ImageEnhance
 
 from xlan.ahead import map_ahead
 from xlan.errors import DataError, ImageError
+from xlan.text.content import is_content
 from xlan.text.tokenize import tokenize
 from xlan.vision.image import open_image, square_pixels
 from xlan.vision.sources import Picture
 
 Floats = npt.NDArray[np.float32]
 MAX_BOXES_BYTES = 1 << 30
-
-# Words that say nothing about what is seen; left and right change meaning when a picture is mirrored.
-_STOP_TEXT = """
-    a about all along also an and another any are around as at away be because been being between both but by
-    can could do does doing down during each either else etc for from had has have he her here him his how i if
-    image in into is it its itself just left like made more most much my near next no nor not of off on one only
-    onto or other others our out over own past per photo photograph picture possibly right same seen she shot
-    show showing shown shows side so some someone something sort such than that the their them themselves then
-    there these they thing things this those through to too toward towards up us use used very view was way we
-    well were what when where which while who whose will with within without you your
-"""
-STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
 def caption_words(pictures: Sequence[Picture], *, size: int) -> list[str]:
@@ -48,7 +37,7 @@ def caption_words(pictures: Sequence[Picture], *, size: int) -> list[str]:
         counts.update(_words_of(picture))
     # Ties by spelling: a resumed run must find the same words in the same order.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    words = [word for word in ranked if word not in STOP_WORDS]
+    words = [word for word in ranked if is_content(word)]
     if len(words) < size:
         raise DataError(f"the captions have {len(words)} content words, fewer than the {size} asked for")
     return words[:size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from xlan.adapt.data import Floats
 from xlan.errors import TrainingError
 from xlan.vision import efficientnet
+from xlan.vision.words import WordHead
 
 
 class WordModel(nn.Module):
@@ -51,6 +53,11 @@ class WordModel(nn.Module):
         votes = self.words(self.dropout(features)).flatten(2)
         pooled = torch.logsumexp(votes, dim=2) - math.log(votes.shape[2])
         return pooled, self.things(features) if self.things is not None else None
+
+    def word_head(self, words: Sequence[str]) -> WordHead:
+        """The head that names words, without torch; `words` are its outputs in order."""
+        bias = self.words.bias if self.words.bias is not None else torch.zeros(len(words))
+        return WordHead(tuple(words), self.words.weight.detach().flatten(1).numpy(), bias.detach().numpy())
 
 
 def mean_average_precision(scores: Floats, relevant: npt.NDArray[np.bool_]) -> float:

@@ -3,7 +3,7 @@
 The network predicts, for the commonest content words of the training captions, which share of a picture's captions
 mentions each (binary cross-entropy). Every grid cell votes and the votes are pooled by log-mean-exp, which lies between
 mean and maximum: a small thing can carry its word, and the cells themselves learn to know what they show. With boxes, a
-second head names the things that cover each cell. Both heads are discarded at the end; the network stays.
+second head names the things that cover each cell; it is discarded at the end.
 
 The batch statistics and all layers up to stride 8 keep their ImageNet values. That halves the cost of a step on a CPU,
 and generic edges and textures need the least change.
@@ -11,8 +11,8 @@ and generic edges and textures need the least change.
     folder/
       checkpoint.safetensors   weights, averaged weights, optimiser; settings, step and log window in the header
       log.jsonl                one line per log interval and per evaluation
-      words.json               the words, in the order of the outputs
       vision.safetensors       the averaged network as `GridExtractor.load` reads it; after every evaluation
+      words.safetensors        the averaged head that names words, as `WordHead.load` reads it; likewise
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torch.nn import functional
 from xlan.adapt.data import BoxLabels, Loader, Sample, caption_words, word_targets
 from xlan.adapt.network import WordModel, mean_average_precision
 from xlan.errors import TrainingError
-from xlan.files import atomic_path, read_json_lines, remove_leftovers, write_json, write_text
+from xlan.files import atomic_path, read_json_lines, remove_leftovers, write_text
 from xlan.training.average import AveragedWeights
 from xlan.training.schedule import Cosine
 from xlan.training.stop import Stopped, StopRequest
@@ -47,8 +47,8 @@ from xlan.vision.sources import Picture
 
 CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"
-WORDS = "words.json"
 VISION = "vision.safetensors"
+WORDS = "words.safetensors"
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,11 @@ class Adaptation:
         self._schedule = Cosine(1.0, total=self.total_steps, warmup=settings.warmup)
         self._window = Window()
         self._optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.99))
+        self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
         self.resumed = (self.folder / CHECKPOINT).exists()
         if self.resumed:
             self._resume()
-        else:
-            write_json(self.folder / WORDS, self.words, indent=None)
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, tensor) for name, tensor in self.model.named_parameters() if tensor.requires_grad)
@@ -293,7 +292,9 @@ class Adaptation:
 
     def _save_vision(self) -> None:
         settings = GridSettings(network=self.settings.network, input_size=self.settings.test_size)
-        save_vision(self.folder / VISION, self.averaged().network, settings)
+        averaged = self.averaged()
+        save_vision(self.folder / VISION, averaged.network, settings)
+        averaged.word_head(self.words).save(self.folder / WORDS)
 
     def _save(self) -> None:
         tensors = {f"model.{name}": tensor.detach() for name, tensor in self._trained()}
