@@ -9,13 +9,14 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "xlan"
 
-EVERYWHERE = {"errors", "types", "files", "ahead", "weights", "caption_json"}
+EVERYWHERE = {"errors", "types", "files", "ahead", "weights", "karpathy", "caption_json"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
     "files": set(),
     "ahead": set(),
     "weights": set(),
+    "karpathy": set(),
     "caption_json": set(),
     "config": set(),
     "vision": set(),
@@ -44,6 +45,7 @@ NO_TORCH = {
     "files",
     "ahead",
     "weights",
+    "karpathy",
     "caption_json",
     "text",
     "metrics",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import lzma
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlan.errors import DataError
@@ -20,6 +23,7 @@ from xlan.files import (
     open_locked,
     read_json,
     read_json_lines,
+    read_text,
     remove_leftovers,
     user_cache_dir,
     user_data_dir,
@@ -128,3 +132,43 @@ def test_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.jsonl"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(parts=st.lists(st.binary(max_size=2000), min_size=1, max_size=3), limit=st.integers(0, 6000))
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_compressed_text_is_that_of_the_plain_file(
+    pack: Callable[[bytes], bytes], parts: list[bytes], limit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    parts = [part.hex().encode() for part in parts]
+    path = tmp_path_factory.getbasetemp() / ("a.txt.gz" if pack is gzip.compress else "a.txt.xz")
+    path.write_bytes(b"".join(map(pack, parts)))  # either format may hold several streams
+    whole = b"".join(parts)
+    if len(whole) <= limit:
+        assert read_text(path, max_bytes=limit) == whole.decode()
+    else:
+        with pytest.raises(DataError, match=f"more than the limit of {limit:,} bytes"):
+            read_text(path, max_bytes=limit)
+
+
+@pytest.mark.parametrize(("pack", "suffix"), [(gzip.compress, ".gz"), (lzma.compress, ".xz")])
+def test_a_bomb_is_unpacked_no_further_than_allowed(
+    tmp_path: Path, pack: Callable[[bytes], bytes], suffix: str
+) -> None:
+    path = tmp_path / f"a.json{suffix}"
+    path.write_bytes(pack(b" " * (32 << 20)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"more than the limit of 1,000 bytes"):
+        read_json(path, max_bytes=1000)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20  # the dictionary of xz alone is 8 MiB
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-6], lambda data: b"x" + data])
+def test_damaged_compressed_files_say_so(tmp_path: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
+    pack = gzip.compress if suffix == ".gz" else lzma.compress
+    path = tmp_path / f"a.json{suffix}"
+    path.write_bytes(damage(pack(b"[" + b"1, " * 5000 + b"1]")))
+    with pytest.raises(DataError, match=rf"a\.json\{suffix}: not a whole \{suffix} file: "):
+        read_json(path)

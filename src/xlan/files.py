@@ -7,19 +7,24 @@ old file or the new one, never half of one, whenever the process dies.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import json
+import lzma
 import os
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import platformdirs
 
 from xlan.errors import DataError
 
 MAX_JSON_BYTES = 1 << 30
+_BLOCK = 1 << 20
+_XZ_MEMORY = 128 << 20  # `xz -9` needs 65 MiB
 
 
 @contextlib.contextmanager
@@ -85,15 +90,17 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
 
 
 def read_bytes(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
-    """Read a file written by anybody, size-limited.
+    """Read a file written by anybody: size-limited, unpacked when its name ends in `.gz` or `.xz`.
 
     Raises:
-        DataError: the file is missing, unreadable or larger than `max_bytes`.
+        DataError: the file is missing, unreadable or larger than `max_bytes` (unpacked).
     """
     source = Path(path)
     try:
         with source.open("rb") as file:  # a pipe or a device has no size to ask for
-            content = file.read(max_bytes + 1)
+            content = _UNPACK.get(source.suffix.lower(), _read)(file, max_bytes + 1)
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{source}: not a whole {source.suffix.lower()} file: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{source}: no such file") from None
     except OSError as error:
@@ -104,7 +111,7 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> str:
-    """Read a text file written by anybody: UTF-8, size-limited.
+    """Read a text file written by anybody: UTF-8, size-limited, unpacked like `read_bytes` does it.
 
     Raises:
         DataError: the file is missing, unreadable, larger than `max_bytes` or not UTF-8.
@@ -115,8 +122,40 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> str:
         raise DataError(f"{Path(path)}: not UTF-8 text (byte {error.start})") from None
 
 
+def _read(file: BinaryIO, limit: int) -> bytes:
+    return file.read(limit)
+
+
+def _read_gzip(file: BinaryIO, limit: int) -> bytes:
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        return unpacked.read(limit)
+
+
+def _read_xz(file: BinaryIO, limit: int) -> bytes:
+    """Unpack at most `limit` bytes; the header of a hostile file may ask for gigabytes of memory and gets none."""
+    pieces: list[bytes] = []
+    rest, left = b"", limit
+    while left and (rest := rest or file.read(_BLOCK)):  # a file may hold several streams
+        stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        while left and not stream.eof:
+            if stream.needs_input and not (rest := rest or file.read(_BLOCK)):
+                raise EOFError("it ends too early")
+            pieces.append(stream.decompress(rest, max_length=left))
+            rest, left = b"", left - len(pieces[-1])
+        rest = stream.unused_data
+    return b"".join(pieces)
+
+
+_UNPACK: dict[str, Callable[[BinaryIO, int], bytes]] = {".gz": _read_gzip, ".xz": _read_xz}
+
+
+def is_json(name: str | os.PathLike[str]) -> bool:
+    """Whether a file is JSON by its name, compressed or not."""
+    return os.fspath(name).lower().endswith((".json", ".json.gz", ".json.xz"))
+
+
 def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Read a JSON file written by anybody: size-limited, with errors that name the file and the place.
+    """Read a JSON file written by anybody, `.gz` and `.xz` too: size-limited, errors name the file and the place.
 
     Raises:
         DataError: the file is missing, unreadable, larger than `max_bytes`, not UTF-8 or not JSON.

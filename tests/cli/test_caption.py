@@ -144,7 +144,7 @@ REFUSED = {
     "zip.jpg": (zipped, "zip.jpg: is not a picture but a ZIP archive"),
     "noise.jpg": (lambda: bytes(range(256)), "noise.jpg: is not a picture of a known format"),
     "page.png": (lambda: b"<!doctype html><p>", "page.png: is not a picture but a web page"),
-    "phone.jpg": (lambda: b"\0\0\0\x18ftypheic" + bytes(20), "phone.jpg: is a HEIC, AVIF or video file"),
+    "phone.jpg": (lambda: b"\0\0\0\x18ftypisom" + bytes(20), "phone.jpg: is an AVIF or video file"),
 }
 
 

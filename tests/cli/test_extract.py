@@ -57,7 +57,7 @@ def run(*arguments: str | Path) -> Result:
 def test_a_folder_becomes_a_store(dataset: Path, vision: Path, tmp_path: Path) -> None:
     result = run("features", "extract", dataset.parent, "-o", tmp_path / "store", "--vision", vision, "--batch", "4")
     assert result.exit_code == 0
-    assert "16 pictures extracted, 0 were there, 0 skipped" in result.stdout
+    assert "16 pictures extracted, 0 already there, 0 skipped" in result.stdout
     assert "pictures/s, features of width 24" in result.stdout
     store = FeatureStore(tmp_path / "store")
     assert len(store) == 16
@@ -72,6 +72,26 @@ def test_a_dataset_gives_its_ids_and_splits(dataset: Path, vision: Path, tmp_pat
     assert list(FeatureStore(tmp_path / "store")) == ["103", "107", "111", "115"]
 
 
+def test_restval_belongs_to_the_training_split(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    dataset.write_text(dataset.read_text().replace('"train"', '"restval"', 1))
+    arguments = ("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision)
+    assert run(*arguments, "--split", "train").exit_code == 0
+    assert len(FeatureStore(tmp_path / "store")) == 12
+    with pytest.raises(DataError, match=r"no pictures found in .* \(split tset\); splits found: train, val"):
+        run(*arguments, "--split", "tset")
+
+
+def test_pictures_may_be_in_another_folder(dataset: Path, vision: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for i in range(15):
+        (dataset.parent / f"{i}.png").rename(tmp_path / "photos" / f"{100 + i:012d}.png")
+    arguments = ("--vision", vision, "--pictures", tmp_path / "photos")
+    result = run("features", "extract", dataset, "-o", tmp_path / "store", *arguments)
+    assert result.exit_code == 0
+    assert f"1 images have no picture in {tmp_path / 'photos'}; they are skipped" in result.stderr
+    assert list(FeatureStore(tmp_path / "store")) == [str(100 + i) for i in range(15)]
+
+
 def test_bad_pictures_are_listed_and_the_status_says_so(dataset: Path, vision: Path, tmp_path: Path) -> None:
     (dataset.parent / "3.png").write_bytes(b"PK\x03\x04")
     bad = tmp_path / "bad.txt"
@@ -79,10 +99,10 @@ def test_bad_pictures_are_listed_and_the_status_says_so(dataset: Path, vision: P
     result = run(*arguments)
     assert result.exit_code == 3
     assert "3.png: is not a picture but a ZIP archive" in result.stderr
-    assert "15 pictures extracted, 0 were there, 1 skipped" in result.stdout
+    assert "15 pictures extracted, 0 already there, 1 skipped" in result.stdout
     assert bad.read_text().splitlines() == [f"{dataset.parent / '3.png'}: is not a picture but a ZIP archive"]
     again = run(*arguments)
-    assert "0 pictures extracted, 15 were there, 1 skipped" in again.stdout
+    assert "0 pictures extracted, 15 already there, 1 skipped" in again.stdout
 
 
 def test_settings_reach_the_extractor(dataset: Path, vision: Path, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from xlan.data import readers
 from xlan.data.captions import load_captions, write_captions
-from xlan.data.records import CaptionedImage, CaptionSet, feature_names, id_of_file
+from xlan.data.records import CaptionedImage, CaptionSet, feature_names
 from xlan.errors import DataError
+from xlan.karpathy import id_of_file
 
 
 def put(path: Path, content: Any) -> Path:
@@ -317,10 +318,10 @@ def test_entries_that_cannot_be_used_are_all_listed(tmp_path: Path) -> None:
         ("images[0].sentences[1]", "the caption must be text, got int"),
         ("images[0].sentences[2]", "must be an object with 'raw'"),
         ("images[0].sentences[3]", "the caption has no words"),
-        ("images[1]", "image 1 is there already"),
+        ("images[1]", "image 1 is listed twice"),
         ("images[3]", "has no cocoid, filename or imgid"),
-        ("images[4]", "must be an object with a 'split'"),
-        ("images[5]", "must be an object with a 'split'"),
+        ("images[4]", "has no 'split'"),
+        ("images[5]", "must be an object, got str"),
         ("images[6].sentences[0]", "a caption of 12,000 characters, the limit is 10,000"),
         ("image 2", "has no captions"),
         ("image 4", "has no captions"),

@@ -86,9 +86,12 @@ def test_karpathy_files_are_read(tmp_path: Path) -> None:
             {"annotations": [{"image_id": 1, "caption": 3}]},
             r"annotation 1 \(image 1\) needs 'caption' to be a text, got 3",
         ),
-        ({"images": [{"cocoid": 1}]}, r"image 1 \(1\) has no list of sentences"),
-        ({"images": [KARPATHY["images"][0]] * 2}, "image 1 is listed twice"),
-        ({"images": [{"cocoid": 1, "sentences": [{"tokens": []}]}]}, "image 1 needs 'raw' to be a text"),
+        ({"images": [{"cocoid": 1}]}, "there are no reference captions in this file"),
+        ({"images": [KARPATHY["images"][0]] * 2}, r"images\[1\]: image 1 is listed twice"),
+        (
+            {"images": [{"cocoid": 1, "sentences": [{"tokens": []}]}]},
+            "the caption must be text, got NoneType",
+        ),
     ],
 )
 def test_bad_references_are_named(tmp_path: Path, value: Any, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import threading
 import warnings
 import zipfile
@@ -262,7 +263,7 @@ def test_what_only_looks_like_a_picture_is_named(tmp_path: Path) -> None:
         (b"%PDF-1.7", "a PDF document"),
         (b"\n<!DOCTYPE html><html>", "a web page"),
         (b"<svg xmlns=''>", "an SVG drawing"),
-        (b"\0\0\0\x18ftypheic", "a HEIC, AVIF or video file; save it as JPEG first"),
+        (b"\0\0\0\x18ftypisom", "an AVIF or video file; save it as JPEG first"),
         (b"hello world, this is text", "not a picture of a known format; known are JPEG, PNG, WebP, GIF, BMP, TIFF"),
         (b"RIFF\0\0\0\0WAVEfmt ", "not a picture of a known format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0", "not a picture of a known format"),
@@ -276,7 +277,7 @@ def test_paths_that_cannot_be_pictures(tmp_path: Path) -> None:
         open_image(tmp_path / "gone.jpg")
     with pytest.raises(ImageError, match="is a folder, expected a picture"):
         open_image(tmp_path)
-    with pytest.raises(ImageError, match="is not a regular file"):
+    with pytest.raises(ImageError, match="it is a pipe, a socket or a device"):
         open_image("/dev/zero")
     with pytest.raises(ImageError, match="cannot be read"):
         open_image("a\0b")
@@ -367,3 +368,22 @@ def test_damaged_bytes_never_raise_anything_else(kind: str, changes: list[tuple[
         except ImageError as error:
             outcome = "RGB" if "\n" not in str(error) else str(error)
     assert outcome == "RGB"
+
+
+def test_a_heic_picture_without_its_reader_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(ImageError, match=r"a\.heic: is a HEIC picture; save it as JPEG first, or .*xlan\[heif\]"):
+        open_image(b"\0\0\0\x18ftypheic" + bytes(20), name="a.heic")
+
+
+def test_a_heic_picture_is_read_when_its_reader_is_there() -> None:
+    heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    heif.from_pillow(Image.new("RGB", (64, 48), (200, 30, 30))).save(file, quality=90)
+    image = open_image(file.getvalue())
+    assert image.size == (64, 48)
+    assert np.abs(np.asarray(image, dtype=int) - (200, 30, 30)).max() < 12
+    with pytest.raises(ImageError, match="claims 64×48 pixels, more than the limit of 100 pixels"):
+        open_image(file.getvalue(), limits=ImageLimits(max_pixels=100))
+    with pytest.raises(ImageError, match=r"is not a readable picture|is damaged"):
+        open_image(file.getvalue()[:200])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -144,7 +147,7 @@ def test_karpathy_names_files_and_shards(tmp_path: Path, draw: Callable[..., byt
     ("images", "message"),
     [
         ([{"cocoid": 1}], r"images\[0\] has no 'filename'"),
-        ([{"filename": "a.png", "sentences": 3}], r"images\[0\] has 'sentences' that are not a list"),
+        ([{"filename": "a.png", "sentences": 3}], r"images\[0\]: has 'sentences' that are not a list"),
         ([{"filename": "../../etc/passwd"}], "leads out of the dataset's folder"),
         ([{"filename": "/etc/passwd"}], "leads out of the dataset's folder"),
         ([{"filename": "a.png", "filepath": "../x"}], "leads out of the dataset's folder"),
@@ -157,6 +160,74 @@ def test_karpathy_files_that_cannot_be_used(tmp_path: Path, images: list[Any], m
     make_tar(tmp_path / "s.tar", {})
     with pytest.raises(DataError, match=message):
         karpathy_pictures(make_dataset(tmp_path / "d.json", images))
+
+
+def test_restval_is_training_data(tmp_path: Path) -> None:
+    images = [{"filename": f"{name}.png", "split": name} for name in ("train", "restval", "val")]
+    path = make_dataset(tmp_path / "d.json", images)
+    assert [picture.id for picture in karpathy_pictures(path, splits=["train"])] == ["train", "restval"]
+    assert {picture.split for picture in karpathy_pictures(path)} == {"train", "val"}
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_compressed_dataset_files(tmp_path: Path, pack: Callable[[bytes], bytes], draw: Callable[..., bytes]) -> None:
+    (tmp_path / "a.png").write_bytes(draw())
+    suffix = "gz" if pack is gzip.compress else "xz"
+    path = tmp_path / f"dataset.json.{suffix}"
+    path.write_bytes(pack(json.dumps({"images": [{"filename": "a.png", "cocoid": 7}]}).encode()))
+    assert [(picture.id, picture.read()) for picture in find_pictures([path])] == [("7", draw())]
+
+
+COCO = {
+    "filename": "COCO_val2014_000000000042.jpg",
+    "filepath": "val2014",
+    "cocoid": 42,
+    "split": "val",
+    "picture": True,
+}
+
+
+@pytest.mark.parametrize("name", ["val2014/COCO_val2014_000000000042.jpg", "x/000000000042.jpg", "42.png"])
+def test_pictures_in_a_folder_are_found_by_name_or_number(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "photos" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"42")
+    images = [COCO, {"filename": "b.jpg", "cocoid": 43, "shard": "gone.tar"}]
+    missing: list[str] = []
+    dataset = make_dataset(tmp_path / "d.json", images)
+    pictures = find_pictures([dataset], folder=tmp_path / "photos", on_missing=missing.append)
+    assert [(picture.id, picture.path, picture.split) for picture in pictures] == [("42", path, "val")]
+    assert missing == ["43"]
+
+
+def test_two_pictures_that_could_be_meant_are_named(tmp_path: Path) -> None:
+    for name in ("a/000000000042.jpg", "b/000000000042.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"42")
+    dataset = make_dataset(tmp_path / "d.json", [COCO])
+    with pytest.raises(DataError, match=r"image 42 could be .*a/000000000042\.jpg or .*b/000000000042\.jpg"):
+        karpathy_pictures(dataset, folder=tmp_path)
+
+
+def test_an_exact_path_settles_which_picture_is_meant(tmp_path: Path) -> None:
+    for folder in ("train2014", "val2014"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / COCO["filename"]).write_bytes(b"42")
+    dataset = make_dataset(tmp_path / "d.json", [COCO])
+    (picture,) = karpathy_pictures(dataset, folder=tmp_path)
+    assert picture.path == tmp_path / "val2014" / COCO["filename"]
+
+
+def test_what_cannot_be_read_is_found_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "gone.jpg")
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "phone.HEIC").write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
+    pictures = find_pictures([tmp_path])
+    assert [picture.id for picture in pictures] == ["dangling", "phone", "pipe"]
+    with pytest.raises(ImageError, match=r"dangling\.jpg: no such file \(a link that leads nowhere\)"):
+        pictures[0].read()
+    with pytest.raises(ImageError, match=r"pipe\.png: cannot be read: it is a pipe, a socket or a device"):
+        pictures[2].read()
 
 
 def test_other_json_is_refused(tmp_path: Path) -> None:

@@ -9,15 +9,21 @@ import typer
 
 
 def adapt(
-    dataset: Annotated[
-        Path, typer.Argument(help="Dataset in Karpathy's JSON format; pictures or tar shards beside it.")
-    ],
+    dataset: Annotated[Path, typer.Argument(help="Dataset in Karpathy's JSON format (.json, .json.gz, .json.xz).")],
     output: Annotated[
         Path,
         typer.Option(
             "-o", "--output", help="Folder for vision.safetensors, checkpoint and log; a run in it is continued."
         ),
     ],
+    pictures_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--pictures",
+            help="Folder with the pictures, found by file name or COCO number (000000391895.jpg).",
+            show_default="beside the dataset",
+        ),
+    ] = None,
     network: Annotated[str, typer.Option(help="efficientnet-lite0 or efficientnet-lite2.")] = "efficientnet-lite2",
     boxes: Annotated[
         Path | None, typer.Option(help="Boxes of things (JSON, may be gzipped), as a second target for the cells.")
@@ -59,8 +65,11 @@ def adapt(
         box_weight=box_weight,
         seed=seed,
     )
-    pictures = karpathy_pictures(dataset)
-    train = [picture for picture in pictures if picture.split in ("train", "restval")][:limit]
+    missing: list[str] = []
+    pictures = karpathy_pictures(dataset, folder=pictures_folder, on_missing=missing.append)
+    if missing:
+        typer.echo(f"{len(missing):,} images have no picture in {pictures_folder}; they are skipped", err=True)
+    train = [picture for picture in pictures if picture.split == "train"][:limit]
     val = [picture for picture in pictures if picture.split == "val"][:limit]
     if not train or not val:
         raise DataError(f"{dataset}: needs pictures of the splits train and val, has {len(train)} and {len(val)}")

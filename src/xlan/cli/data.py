@@ -61,7 +61,7 @@ def inspect(
     import json
     from dataclasses import asdict
 
-    from xlan.data.summary import find_pictures, summarise
+    from xlan.data.summary import pictures_of, summarise
 
     captions = _load(path, split_list)
     store = None
@@ -69,7 +69,7 @@ def inspect(
         from xlan.vision.store import FeatureStore
 
         store = FeatureStore(features)
-    summary = summarise(captions, pictures=find_pictures(captions, images), features=store)
+    summary = summarise(captions, pictures=pictures_of(captions, images), features=store)
     typer.echo(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if as_json else printable(_text(summary)))
 
 

@@ -114,9 +114,10 @@ def evaluate(
 
 def read_references(path: Path, split: str | None = None) -> References:
     """Reference captions from the JSON of the field, or from any other form that training takes."""
+    from xlan.files import is_json
     from xlan.metrics.coco import References, load_references, plain_id
 
-    if path.suffix.lower() == ".json" or not path.exists():
+    if is_json(path) or not path.exists():
         return load_references(path, split=split)
     from xlan.data.captions import load_captions
 

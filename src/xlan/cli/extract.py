@@ -19,9 +19,11 @@ EXIT_SOME_BAD = 3
 def extract(
     images: Annotated[
         list[Path],
-        typer.Argument(help="Pictures, folders, .tar shards, or a dataset in Karpathy's JSON that names either."),
+        typer.Argument(
+            help="Pictures, folders, .tar shards, or a dataset in Karpathy's JSON (.json, .json.gz, .json.xz)."
+        ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the feature store; gone on with if begun.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the feature store; resumed if it exists.")],
     network: Annotated[
         str, typer.Option(help="Network with ImageNet weights: efficientnet-lite0 or efficientnet-lite2.")
     ] = "efficientnet-lite2",
@@ -45,7 +47,17 @@ def extract(
         bool | None, typer.Option(help="Add the whole image as the first region (default) or not.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="How features are kept: float16 or float32.")] = "float16",
-    split: Annotated[list[str] | None, typer.Option(help="Only these splits of a dataset; may be repeated.")] = None,
+    pictures_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--pictures",
+            help="Folder with the pictures of a dataset, found by file name or COCO number (000000391895.jpg).",
+            show_default="beside the dataset",
+        ),
+    ] = None,
+    split: Annotated[
+        list[str] | None, typer.Option(help="Only these splits of a dataset (train has restval too); may be repeated.")
+    ] = None,
     number_ids: Annotated[
         bool, typer.Option("--number-ids", help="Take the number at the end of a file's name as its id, as COCO does.")
     ] = False,
@@ -55,26 +67,34 @@ def extract(
     max_megabytes: Annotated[float, typer.Option(help="Refuse files that are larger.", min=0.001)] = 64.0,
     bad_list: Annotated[Path | None, typer.Option(help="Also write the skipped pictures to this file.")] = None,
 ) -> None:
-    """Extract region features of pictures into a store; stop it at any time, the same command goes on.
+    """Extract region features of pictures into a store. Stop it at any time; the same command resumes.
 
     Pictures that cannot be used are listed and skipped; the exit status is then 3.
     """
     from xlan.errors import DataError
     from xlan.files import write_text
+    from xlan.karpathy import split_name
     from xlan.vision.extract import extract_to_store
     from xlan.vision.image import ImageLimits
     from xlan.vision.sources import find_pictures
     from xlan.vision.store import FeatureStoreWriter
 
-    # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who extracts a folder.
+    # Decoders warn about broken EXIF and odd palettes; nobody who extracts a folder can do anything about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     if dtype not in ("float16", "float32"):
         raise typer.BadParameter(f"expected float16 or float32, got {dtype}", param_hint="--dtype")
-    pictures = find_pictures(images, number_ids=number_ids)
+    missing: list[str] = []
+    found = find_pictures(images, number_ids=number_ids, folder=pictures_folder, on_missing=missing.append)
+    pictures = found
     if split:
-        pictures = [picture for picture in pictures if picture.split in split]
+        wanted = {split_name(name) for name in split}
+        pictures = [picture for picture in found if picture.split in wanted]
+    if missing:
+        typer.echo(f"{len(missing):,} images have no picture in {pictures_folder}; they are skipped", err=True)
     if not pictures:
-        raise DataError(f"no pictures found in {', '.join(map(str, images))}")
+        where = f"{', '.join(map(str, images))}" + (f" (split {', '.join(split)})" if split else "")
+        there = ", ".join(sorted({picture.split or "none" for picture in found}))
+        raise DataError(f"no pictures found in {where}" + (f"; splits found: {there}" if split and found else ""))
     extractor: RegionExtractor
     if onnx is not None:
         extractor = _detector(onnx, pixels=onnx_pixels, input_size=input_size)
@@ -100,7 +120,7 @@ def extract(
     if bad_list is not None:
         write_text(bad_list, "".join(line + "\n" for line in report.bad))
     typer.echo(
-        f"{output}: {report.written} pictures extracted, {report.present} were there, {len(report.bad)} skipped; "
+        f"{output}: {report.written} pictures extracted, {report.present} already there, {len(report.bad)} skipped; "
         f"{report.images_per_second:.1f} pictures/s, features of width {extractor.feature_dim}"
     )
     if report.bad:

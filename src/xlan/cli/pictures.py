@@ -23,9 +23,11 @@ Problem = Callable[[str], None]
 def find_pictures(arguments: Iterable[str], problem: Problem) -> Iterator[tuple[str, Path | bytes]]:
     """Name and picture for everything the arguments mean, in their order; folders and globs sorted by name.
 
-    Inside folders and globs only files with a picture's suffix count, and hidden ones do not. What is no picture at all
-    (a missing file, an address, an empty folder) is told to `problem` as one line, and the rest goes on.
+    Inside folders and globs only files that are named like pictures count, and hidden ones do not. What cannot be a
+    picture (an address, an empty folder) is reported to `problem` as one line, and the search continues.
     """
+    from xlan.vision.sources import walk_pictures
+
     for argument in arguments:
         if argument == STDIN:
             try:
@@ -35,7 +37,8 @@ def find_pictures(arguments: Iterable[str], problem: Problem) -> Iterator[tuple[
         elif _ADDRESS.match(argument):
             problem(f"{argument}: addresses are not fetched; download the picture and give its path")
         elif Path(argument).is_dir():
-            yield from _some(_walk(Path(argument), problem), f"{argument}: no pictures in this folder", problem)
+            pictures = map(_named, walk_pictures(Path(argument), problem))
+            yield from _some(pictures, f"{argument}: no pictures in this folder", problem)
         elif glob.has_magic(argument) and not os.path.lexists(argument):
             yield from _some(_matches(argument), f"{argument}: no picture matches", problem)
         else:
@@ -70,32 +73,12 @@ def _some(pictures: Iterator[tuple[str, Path]], otherwise: str, problem: Problem
         problem(otherwise)
 
 
-def _walk(folder: Path, problem: Problem) -> Iterator[tuple[str, Path]]:
-    try:
-        # Links to folders are not followed: they can lead in circles.
-        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder))
-    except OSError as error:
-        problem(f"{folder}: cannot be read: {error.strerror or error}")
-        return
-    for name, is_folder in entries:
-        if name.startswith("."):
-            continue
-        if is_folder:
-            yield from _walk(folder / name, problem)
-        elif _looks_like_picture(folder / name):
-            yield _named(folder / name)
-
-
 def _matches(pattern: str) -> Iterator[tuple[str, Path]]:
+    from xlan.vision.sources import named_like_picture
+
     for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207 - takes absolute patterns too
-        if _looks_like_picture(Path(name)):
+        if named_like_picture(name) and not Path(name).is_dir():
             yield _named(Path(name))
-
-
-def _looks_like_picture(path: Path) -> bool:
-    from xlan.vision.image import SUFFIXES
-
-    return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
 def printable(text: str) -> str:

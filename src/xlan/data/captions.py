@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from xlan.data.readers import read_json_form, read_lines, read_text_form
-from xlan.data.records import CaptionedImage, CaptionSet, Skipped, id_of_file, split_name
+from xlan.data.records import CaptionedImage, CaptionSet
 from xlan.errors import DataError
-from xlan.files import write_text
+from xlan.files import is_json, write_text
+from xlan.karpathy import Skipped, id_of_file, split_name
 from xlan.text.tokenize import tokenize
 
 _TABLE_NAMES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt", "results.csv")
@@ -27,8 +28,8 @@ def load_captions(
     """Read captions from a file or folder of any form we know, found out by looking at it.
 
     Args:
-        path: Karpathy's `dataset_*.json`; COCO's `captions_*.json`; a Flickr token file; `captions.csv`,
-            `.tsv`, `.jsonl`; or a folder that holds one of them.
+        path: Karpathy's `dataset_*.json`; COCO's `captions_*.json` (either may be compressed, `.gz` or `.xz`); a
+            Flickr token file; `captions.csv`, `.tsv`, `.jsonl`; or a folder that holds one of them.
         split_lists: for forms without splits: for each split, a text file with one image name a line.
             Flickr's own lists beside a token file are found without being named.
 
@@ -68,7 +69,7 @@ def _read(path: Path) -> CaptionSet:
     try:
         if path.is_dir():
             return _read_folder(path)
-        if path.suffix.lower() == ".json":
+        if is_json(path):
             return read_json_form(path)
         return read_text_form(path)
     except OSError as error:
@@ -78,8 +79,8 @@ def _read(path: Path) -> CaptionSet:
 def _read_folder(folder: Path) -> CaptionSet:
     names = sorted(item.name for item in folder.iterdir() if item.is_file() and not item.name.startswith("."))
     ways: list[tuple[str, Callable[[str], bool]]] = [
-        ("a Karpathy file", lambda name: re.fullmatch(r"dataset.*\.json", name) is not None),
-        ("COCO annotations", lambda name: re.fullmatch(r"captions_.*\.json", name) is not None),
+        ("a Karpathy file", lambda name: name.startswith("dataset") and is_json(name)),
+        ("COCO annotations", lambda name: name.startswith("captions_") and is_json(name)),
         ("a token file", lambda name: re.search(r"\.token(\.txt)?$", name) is not None),
         ("a table", lambda name: name.lower() in _TABLE_NAMES),
     ]

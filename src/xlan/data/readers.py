@@ -1,6 +1,6 @@
 """Readers of the caption files people have, and how each is recognised.
 
-    karpathy   {"images": [{"filename", "split", "cocoid"?, "sentences": [{"raw", "tokens"?}]}]}
+    karpathy   see `xlan.karpathy`
     coco       {"images": [{"id", "file_name"}], "annotations": [{"image_id", "caption"}]}
     tokens     name.jpg#0<TAB>caption, with Flickr's split lists beside it
     table      captions.csv / .tsv / .txt / .jsonl with columns file, caption and, if wanted, split and id
@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from xlan.data.records import CaptionedImage, CaptionSet, Skipped, id_of_file, split_name
+from xlan.data.records import CaptionedImage, CaptionSet
 from xlan.errors import DataError
 from xlan.files import MAX_JSON_BYTES, read_json
+from xlan.karpathy import Skipped, id_of_file, id_text, karpathy_images, split_name
 from xlan.text.tokenize import tokenize
 
 MAX_TEXT_BYTES = 1 << 30
@@ -104,27 +105,18 @@ def read_json_form(path: Path) -> CaptionSet:
 
 def _read_karpathy(path: Path, images: list[Any]) -> CaptionSet:
     found = _Collector(path, "karpathy")
-    for number, image in enumerate(images):
-        where = f"images[{number}]"
-        if not isinstance(image, dict) or not isinstance(image.get("split"), str):
-            found.skip(where, "must be an object with a 'split'")
+    for image in karpathy_images(images):
+        if isinstance(image, Skipped):
+            found.skip(image.where, image.reason)
             continue
-        file = image.get("filename") if isinstance(image.get("filename"), str) else ""
-        folder = image.get("filepath")
-        image_id = _plain_id(image.get("cocoid")) or (id_of_file(str(file)) if file else _plain_id(image.get("imgid")))
-        if not image_id or image_id in found:
-            found.skip(where, f"image {image_id} is there already" if image_id else "has no cocoid, filename or imgid")
+        if not image.split:
+            found.skip(image.where, "has no 'split'")
             continue
-        shard = image.get("shard") if isinstance(image.get("shard"), str) else ""
-        whole = f"{folder}/{file}" if isinstance(folder, str) and folder else str(file)
-        found.image(image_id, split=image["split"], file=whole, shard=str(shard))
-        sentences = image.get("sentences")
-        for place, sentence in enumerate(sentences if isinstance(sentences, list) else []):
-            here = f"{where}.sentences[{place}]"
-            if isinstance(sentence, dict):
-                found.caption(image_id, sentence.get("raw"), here, sentence.get("tokens"))
-            else:
-                found.skip(here, "must be an object with 'raw'")
+        found.image(image.id, split=image.split, file=image.file, shard=image.shard)
+        for fault in image.skipped:
+            found.skip(fault.where, fault.reason)
+        for sentence in image.sentences:
+            found.caption(image.id, sentence.raw, sentence.where, sentence.tokens)
     return found.finish()
 
 
@@ -134,7 +126,7 @@ def _read_coco(path: Path, images: list[Any], annotations: list[Any]) -> Caption
     match = re.search(r"(?:(?<![a-z])|mini|coco)(train|val|test|dev)", path.stem.lower())
     split = match.group(1) if match else "train"
     for number, image in enumerate(images):
-        image_id = _plain_id(image.get("id")) if isinstance(image, dict) else ""
+        image_id = id_text(image.get("id")) if isinstance(image, dict) else ""
         if not image_id:
             found.skip(f"images[{number}]", "must be an object with an 'id'")
             continue
@@ -142,7 +134,7 @@ def _read_coco(path: Path, images: list[Any], annotations: list[Any]) -> Caption
         found.image(image_id, split=split, file=file if isinstance(file, str) else "")
     for number, entry in enumerate(annotations):
         where = f"annotations[{number}]"
-        image_id = _plain_id(entry.get("image_id")) if isinstance(entry, dict) else ""
+        image_id = id_text(entry.get("image_id")) if isinstance(entry, dict) else ""
         if image_id not in found:
             found.skip(where, f"image {image_id} is not among the images" if image_id else "has no 'image_id'")
         elif "caption" not in entry:
@@ -150,13 +142,6 @@ def _read_coco(path: Path, images: list[Any], annotations: list[Any]) -> Caption
         else:
             found.caption(image_id, entry["caption"], where)
     return found.finish()
-
-
-def _plain_id(value: Any) -> str:
-    """An id given as a whole number or as text; "" for anything else."""
-    if isinstance(value, str):
-        return value.strip()
-    return str(value) if type(value) is int else ""
 
 
 # --- text ---
@@ -273,7 +258,7 @@ def _from_records(path: Path, names: list[str], records: Iterable[tuple[str, dic
             found.skip(where, f"has no {caption_column!r}")
             continue
         file = file.strip()
-        image_id = _plain_id(record.get("id")) or _plain_id(record.get("image_id")) or id_of_file(file)
+        image_id = id_text(record.get("id")) or id_text(record.get("image_id")) or id_of_file(file)
         if image_id in found and found.file_of(image_id) != file:
             found.skip(
                 where, f"{file} and {found.file_of(image_id)} would both be image {image_id!r}; add an 'id' column"

@@ -10,21 +10,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 from xlan.errors import DataError
-
-# How the files of the field spell the three splits. COCO's "restval" is what is left of the validation
-# pictures after Karpathy took his 10,000; everybody trains on it.
-SPLIT_NAMES = {
-    "restval": "train",
-    "training": "train",
-    "trn": "train",
-    "dev": "val",
-    "valid": "val",
-    "validation": "val",
-    "testing": "test",
-}
+from xlan.karpathy import Skipped, image_names
 
 
 @dataclass(frozen=True)
@@ -46,14 +34,6 @@ class CaptionedImage:
     captions: tuple[str, ...]
     words: tuple[tuple[str, ...], ...]
     shard: str = ""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """Something in a caption file that could not be used: where, and why."""
-
-    where: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -116,32 +96,12 @@ class CaptionSet:
         return replace(self, images=tuple(choose(image) for image in self.images))
 
 
-def split_name(name: str) -> str:
-    """The usual name of a split ("restval" → "train")."""
-    plain = name.strip().lower()
-    return SPLIT_NAMES.get(plain, plain)
-
-
-def id_of_file(file: str) -> str:
-    """Id of an image that has nothing but a file name: the name without its ending ("dogs/1.jpg" →
-    "dogs/1")."""
-    path = PurePosixPath(file.replace("\\", "/"))
-    return str(path.with_suffix("")) if path.suffix else str(path)
-
-
 def feature_names(image: CaptionedImage) -> Iterator[str]:
     """Names under which features of the image may be kept, the most exact first.
 
-    Features made from a folder of pictures are named after files ("COCO_val2014_000000391895"), those of the
-    field after COCO numbers ("391895"); both must be found.
+    The rule is that of `image_names`.
     """
-    names = [image.id]
-    if image.file:
-        path = PurePosixPath(image.file.replace("\\", "/"))
-        names += [image.file, id_of_file(image.file), path.name, path.stem]
-        if (digits := path.stem.rpartition("_")[2]).isdecimal() and len(digits) == 12:  # COCO pads to twelve
-            names += [digits, str(int(digits))]
-    return iter(dict.fromkeys(names))
+    return image_names(image.id, image.file)
 
 
 def feature_key(image: CaptionedImage, store: Container[str]) -> str | None:

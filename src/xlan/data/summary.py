@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from pathlib import Path
 
 from xlan.data.records import CaptionedImage, CaptionSet, feature_key
 from xlan.errors import DataError
+from xlan.vision.sources import PictureFolder, tar_members
 
 THRESHOLDS = (1, 2, 3, 4, 5, 6, 8, 10, 20)
-MAX_TAR_MEMBERS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def summarise(
 
     Args:
         captions: the set.
-        pictures: names of the pictures that are at hand (see `find_pictures`), or None.
+        pictures: names of the pictures that are at hand (see `pictures_of`), or None.
         features: ids of a feature store, or None.
     """
     counted_on = "train" if "train" in captions.splits else "all splits"
@@ -111,42 +110,32 @@ def _without(captions: CaptionSet, names: Container[str]) -> list[str]:
     return [image.id for image in captions if feature_key(image, names) is None]
 
 
-def find_pictures(captions: CaptionSet, folder: str | os.PathLike[str] | None) -> set[str] | None:
-    """Names of the pictures in a folder (with sub-folders) and in the tar files that the captions name.
+def pictures_of(captions: CaptionSet, folder: str | os.PathLike[str] | None) -> Container[str] | None:
+    """Names of the pictures in a folder (with sub-folders), or in the tar files that the captions name.
 
     Args:
         captions: the set.
         folder: where pictures are; None to look beside the caption file and in `images/` there.
 
     Returns:
-        file names and paths relative to the folder; None when nothing was found in a place nobody named.
+        names as `feature_names` spells them; None when nothing was found in a place nobody named.
+
+    Raises:
+        DataError: there is no such folder, or a tar is damaged.
     """
     if folder is not None and not Path(folder).is_dir():
         raise DataError(f"{folder}: no such folder of pictures")
     source = Path(captions.source)
     place = Path(folder) if folder is not None else source if source.is_dir() else source.parent
-    names = _in_shards(captions, place)
-    if names is None:
-        names = _in_tree(captions, place) if folder is not None else _beside(captions, place)
+    shards = {Path(image.shard).name for image in captions if image.shard}  # a name with folders could point anywhere
+    if shards:
+        paths = [place / shard for shard in sorted(shards) if (place / shard).is_file()]
+        names = {Path(name).name for path in paths for name, _, _ in tar_members(path)}
+    elif folder is not None:
+        return PictureFolder(folder)
+    else:
+        names = _beside(captions, place)
     return names if names or folder is not None else None
-
-
-def _in_shards(captions: CaptionSet, place: Path) -> set[str] | None:
-    """Names inside the tar files the captions name; None when they name none."""
-    shards = sorted({image.shard for image in captions if image.shard})
-    if not shards:
-        return None
-    paths = [place / Path(shard).name for shard in shards]  # a name with folders in it could point anywhere
-    return {name for path in paths if path.is_file() for name in _tar_names(path)}
-
-
-def _in_tree(captions: CaptionSet, place: Path) -> set[str]:
-    wanted = {Path(image.file).name for image in captions if image.file}
-    names: set[str] = set()
-    for parent, _, files in os.walk(place):
-        inside = Path(parent).relative_to(place)
-        names.update(name for file in files if file in wanted for name in (file, (inside / file).as_posix()))
-    return names
 
 
 def _beside(captions: CaptionSet, place: Path) -> set[str]:
@@ -154,16 +143,3 @@ def _beside(captions: CaptionSet, place: Path) -> set[str]:
     safe = [image.file for image in captions if image.file and ".." not in image.file and "\0" not in image.file]
     roots = [root for root in (place, place / "images") if root.is_dir()]
     return {file for file in safe for root in roots if not Path(file).is_absolute() and (root / file).is_file()}
-
-
-def _tar_names(path: Path) -> set[str]:
-    names: set[str] = set()
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for member in archive:
-                if len(names) > MAX_TAR_MEMBERS:
-                    raise DataError(f"{path}: more than {MAX_TAR_MEMBERS:,} files in one tar")
-                names.add(Path(member.name).name)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"{path}: not a whole tar file: {error}") from None
-    return names

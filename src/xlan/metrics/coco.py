@@ -1,8 +1,7 @@
 """Reading captions to score and the references to score them against, from files anybody may have written.
 
 Results: the COCO result format, `[{"image_id": 42, "caption": "a dog"}, …]`. References: COCO annotations
-(`{"annotations": [{"image_id", "caption"}, …]}`) or Karpathy's format (`{"images": [{"cocoid", "split", "sentences":
-[{"raw"}]}, …]}`); which one is seen from the content.
+(`{"annotations": [{"image_id", "caption"}, …]}`) or Karpathy's format (`xlan.karpathy`), told apart by their content.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from xlan.errors import DataError
 from xlan.files import read_json
+from xlan.karpathy import KarpathyImage, Skipped, karpathy_images, split_name
 
 ImageId = int | str
 MAX_CAPTION_CHARACTERS = 1_000_000
@@ -28,30 +27,29 @@ class References:
     Attributes:
         captions: image id → raw captions, at least one.
         splits: image id → split, for files that have splits.
-        files: file name without its ending → image id, for files that number their images but name them too.
+        numbers: number → image id, for files that number their images but name them too.
     """
 
     captions: Mapping[ImageId, list[str]]
     splits: Mapping[ImageId, str] = field(default_factory=dict)
-    files: Mapping[ImageId, ImageId] = field(default_factory=dict)
+    numbers: Mapping[ImageId, ImageId] = field(default_factory=dict)
 
     def known_as(self, images: Collection[ImageId]) -> References:
-        """The same references under the names that `images` use: numbers of the file, or names of the pictures."""
-        if not self.files or all(image in self.captions for image in images):
+        """The same references under the names that `images` use: ids, or numbers of the file."""
+        if all(image in self.captions for image in images) or not all(image in self.numbers for image in images):
             return self
-        if not all(image in self.files for image in images):
-            return self
-        captions = {name: self.captions[image] for name, image in self.files.items()}
-        return References(captions, {name: self.splits.get(image, "") for name, image in self.files.items()})
+        captions = {number: self.captions[image] for number, image in self.numbers.items()}
+        return References(captions, {number: self.splits.get(image, "") for number, image in self.numbers.items()})
 
     def of_split(self, split: str) -> References:
-        """Only the images of one split."""
+        """Only the images of one split ("restval" counts as "train")."""
+        split = split_name(split)
         chosen = {key: texts for key, texts in self.captions.items() if self.splits.get(key) == split}
         if not chosen:
             names = ", ".join(sorted(set(self.splits.values()))) or "none, the file has no splits"
             raise DataError(f"the references have no split {split!r}; they have: {names}")
-        files = {name: image for name, image in self.files.items() if image in chosen}
-        return References(chosen, dict.fromkeys(chosen, split), files)
+        numbers = {number: image for number, image in self.numbers.items() if image in chosen}
+        return References(chosen, dict.fromkeys(chosen, split), numbers)
 
 
 def load_results(path: str | os.PathLike[str]) -> dict[ImageId, str]:
@@ -116,26 +114,19 @@ def _from_annotations(path: str | os.PathLike[str], annotations: list[Any]) -> d
 def _from_karpathy(path: str | os.PathLike[str], images: list[Any]) -> References:
     captions: dict[ImageId, list[str]] = {}
     splits: dict[ImageId, str] = {}
-    files: dict[ImageId, ImageId] = {}
-    for place, entry in _entries(path, "image", images):
-        name = next((name for name in ("cocoid", "imgid", "id") if name in entry), "cocoid")
-        image = _image_id(path, f"image {place}", entry, name)
-        sentences = entry.get("sentences")
-        if not isinstance(sentences, list):
-            raise DataError(f"{path}: image {place} ({image}) has no list of sentences; is this a caption file?")
-        if image in captions:
-            raise DataError(f"{path}: image {image} is listed twice")
-        texts = [
-            _text(path, f"image {image}", sentence, "raw") for _, sentence in _entries(path, "sentence", sentences)
-        ]
-        if texts:
-            captions[image] = texts
-            splits[image] = str(entry.get("split", ""))
-            # Flickr's files have no numbers that anybody else knows: results are often by file name.
-            if name != "cocoid" and isinstance(file := entry.get("filename"), str) and file:
-                picture = PurePosixPath(file.replace("\\", "/"))
-                files[plain_id(str(picture.with_suffix("") if picture.suffix else picture))] = image
-    return References(captions, splits, files if len(files) == len(captions) else {})
+    numbers: dict[ImageId, ImageId] = {}
+    for image in karpathy_images(images):
+        fault = image if isinstance(image, Skipped) else next(iter(image.skipped), None)
+        if fault is not None:
+            raise DataError(f"{path}: {fault.where}: {fault.reason}")
+        if isinstance(image, KarpathyImage) and image.sentences:
+            key = plain_id(image.id)
+            captions[key] = [_clean(path, sentence.where, sentence.raw) for sentence in image.sentences]
+            splits[key] = image.split
+            if image.number:
+                numbers[plain_id(image.number)] = key
+    # Flickr's images have no numbers that anybody else knows: results are by file name, or by their place in the file.
+    return References(captions, splits, numbers if len(numbers) == len(captions) else {})
 
 
 def _entries(path: str | os.PathLike[str], what: str, values: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -165,6 +156,10 @@ def _text(path: str | os.PathLike[str], where: str, entry: Mapping[str, Any], na
     value = entry.get(name)
     if not isinstance(value, str):
         raise DataError(f"{path}: {where} needs {name!r} to be a text, got {value!r:.80}")
+    return _clean(path, where, value)
+
+
+def _clean(path: str | os.PathLike[str], where: str, value: str) -> str:
     if len(value) > MAX_CAPTION_CHARACTERS:
         raise DataError(f"{path}: {where} has a caption of {len(value):,} characters")
     # Half of a surrogate pair is legal in JSON, but no program can be given it as text.

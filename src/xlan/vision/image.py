@@ -33,7 +33,12 @@ FORMATS: dict[str, tuple[type[Any], tuple[bytes, ...]]] = {
     "BMP": (BmpImagePlugin.BmpImageFile, (b"BM",)),
     "TIFF": (TiffImagePlugin.TiffImageFile, (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")),
 }
-SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"})
+# Names of pictures. Those that cannot be decoded are among them: somebody who captions a folder must hear of each.
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
+    | {".heic", ".heif", ".hif", ".avif"}
+)
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 # What people rename or download by mistake, so that the message can name it.
 _STRANGERS = (
@@ -105,7 +110,7 @@ def open_image(
         return _from_array(source, name or "array", limits)
     if isinstance(source, str | os.PathLike):
         name = name or os.fspath(source)
-        data = _read_path(os.fspath(source), name, limits)
+        data = read_path(source, name, limits)
     elif isinstance(source, bytes | bytearray | memoryview):
         name, data = name or "image", bytes(source)
     elif hasattr(source, "read"):
@@ -130,19 +135,25 @@ def square_pixels(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
     return np.array(image, dtype=np.uint8)
 
 
-def _read_path(path: str, name: str, limits: ImageLimits) -> bytes:
-    if path.startswith(("http://", "https://", "ftp://")):
+def read_path(path: str | os.PathLike[str], name: str, limits: ImageLimits = DEFAULT_LIMITS) -> bytes:
+    """The bytes of a picture file, at most one more than the limit allows; a pipe or a device is not waited for.
+
+    Raises:
+        ImageError: there is no such file, or it cannot be read; the message begins with `name`.
+    """
+    if os.fspath(path).startswith(("http://", "https://", "ftp://")):
         raise ImageError(f"{name}: addresses are not fetched; download the picture and give its path")
     try:
         mode = Path(path).stat().st_mode
         if stat.S_ISDIR(mode):
             raise ImageError(f"{name}: is a folder, expected a picture")
         if not stat.S_ISREG(mode):
-            raise ImageError(f"{name}: is not a regular file")
+            raise ImageError(f"{name}: cannot be read: it is a pipe, a socket or a device, expected a file")
         with Path(path).open("rb") as file:
             return _read_file(file, name, limits)
     except FileNotFoundError:
-        raise ImageError(f"{name}: no such file") from None
+        dangling = " (a link that leads nowhere)" if Path(path).is_symlink() else ""
+        raise ImageError(f"{name}: no such file{dangling}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ImageError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -186,8 +197,20 @@ def _decoder_of(data: bytes, name: str) -> type[Any]:
         if start.startswith(magic.lower()):
             raise ImageError(f"{name}: is not a picture but {what}")
     if data[4:8] == b"ftyp":
-        raise ImageError(f"{name}: is a HEIC, AVIF or video file; save it as JPEG first")
+        if data[8:12] in _HEIF_BRANDS:
+            return _heif_decoder(name)
+        raise ImageError(f"{name}: is an AVIF or video file; save it as JPEG first")
     raise ImageError(f"{name}: is not a picture of a known format; known are {', '.join(FORMATS)}")
+
+
+def _heif_decoder(name: str) -> type[Any]:
+    """The class for pictures of phones, if the extra is installed."""
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        how = "save it as JPEG first, or install the reader with: pip install 'xlan[heif]'"
+        raise ImageError(f"{name}: is a HEIC picture; {how}") from None
+    return cast("type[Any]", HeifImageFile)
 
 
 def _webp_canvas(data: bytes) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Where pictures come from: folders, single files, tar shards, and Karpathy's JSON that names files or shards.
+"""Where pictures are: folders, single files, tar shards, and dataset files that name files or shards.
 
 Nothing is ever unpacked to disk: a tar file is indexed once, without decompression, and pictures are read at their
 offsets, so names inside an archive cannot escape anywhere and threads may read at once.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from xlan.errors import DataError, ImageError
-from xlan.files import read_json
-from xlan.vision.image import DEFAULT_LIMITS, SUFFIXES, ImageLimits
+from xlan.files import is_json
+from xlan.karpathy import KarpathyImage, Skipped, id_of_file, image_names, read_karpathy, split_name
+from xlan.vision.image import DEFAULT_LIMITS, SUFFIXES, ImageLimits, read_path
 
 MAX_TAR_MEMBERS = 10_000_000
 
@@ -44,33 +44,117 @@ class Picture:
     captions: tuple[str, ...] = ()
 
     def read(self, limits: ImageLimits = DEFAULT_LIMITS) -> bytes:
-        """The picture's bytes, at most one more than the limit allows."""
+        """The picture's bytes, at most one more than the limit allows.
+
+        Raises:
+            ImageError: there is no such file, or it cannot be read.
+        """
+        if self.offset is None:
+            return read_path(self.path, self.name, limits)
         try:
-            if not self.path.is_file():
-                raise ImageError(f"{self.name}: no such file")
             with self.path.open("rb") as file:
-                if self.offset is None:
-                    return file.read(limits.max_bytes + 1)
                 file.seek(self.offset)
                 return file.read(min(self.size, limits.max_bytes + 1))
         except OSError as error:
             raise ImageError(f"{self.name}: cannot be read: {error.strerror or error}") from None
 
 
-def find_pictures(sources: Iterable[str | os.PathLike[str]], *, number_ids: bool = False) -> list[Picture]:
-    """Pictures of several sources, each a picture file, a folder (searched to the bottom), a `.tar` or a `.json`.
+def walk_pictures(folder: Path, problem: Callable[[str], None] | None = None) -> Iterator[Path]:
+    """Everything below a folder that is named like a picture, folder by folder, sorted by name.
+
+    Hidden names are left out, and links to folders are not followed, because they can lead in circles. A dangling link,
+    a pipe or an unknown format is given too: whoever reads it reports that it cannot be read.
 
     Args:
-        sources: paths.
+        folder: where to look; one folder's names are in memory at a time.
+        problem: told about each folder that cannot be read; without it, that is an error.
+
+    Raises:
+        DataError: a folder cannot be read and there is no `problem`.
+    """
+    try:
+        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder))
+    except OSError as error:
+        line = f"{folder}: cannot be read: {error.strerror or error}"
+        if problem is None:
+            raise DataError(line) from None
+        problem(line)
+        return
+    for name, is_folder in entries:
+        if name.startswith("."):
+            continue
+        if is_folder:
+            yield from walk_pictures(folder / name, problem)
+        elif named_like_picture(name):
+            yield folder / name
+
+
+def named_like_picture(name: str) -> bool:
+    """Whether a file name ends like that of a picture."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+class PictureFolder:
+    """A folder of pictures in which those of a dataset are found by name.
+
+    Raises:
+        DataError: there is no such folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise DataError(f"{folder}: no such folder of pictures")
+        self._paths: dict[str, list[Path]] = {}
+        for path in walk_pictures(self.folder):
+            inner = path.relative_to(self.folder).as_posix()
+            for name in {inner, id_of_file(inner), path.name, path.stem}:
+                self._paths.setdefault(name, []).append(path)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths
+
+    def find(self, image_id: str, file: str) -> Path | None:
+        """The picture of an image, by file name or id (see `image_names`); None when it is not there.
+
+        Raises:
+            DataError: several pictures could be meant.
+        """
+        found = [self._paths[name] for name in image_names(image_id, file) if name in self._paths]
+        if not found:
+            return None
+        if exact := next((paths for paths in found if len(paths) == 1), None):
+            return exact[0]
+        raise DataError(f"{self.folder}: image {image_id} could be {found[0][0]} or {found[0][1]}; remove one")
+
+
+def find_pictures(
+    sources: Iterable[str | os.PathLike[str]],
+    *,
+    number_ids: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    on_missing: Callable[[str], None] | None = None,
+) -> list[Picture]:
+    """Pictures of several sources, each a picture file, a folder (searched to the bottom), a `.tar` or a dataset file.
+
+    Args:
+        sources: paths; a dataset file is Karpathy's `.json`, `.json.gz` or `.json.xz`.
         number_ids: take the number at the end of a file's name as its id, as COCO does
             (`COCO_val2014_000000391895.jpg` → `391895`), instead of its path without the suffix.
+        folder: where the pictures of dataset files are; see `karpathy_pictures`.
+        on_missing: told the id of each image whose picture is not in `folder`.
 
     Raises:
         DataError: a source is missing or is none of these, or two pictures would get the same id.
     """
     found: dict[str, Picture] = {}
-    for source in sources:
-        for picture in _pictures_of(Path(source), number_ids=number_ids):
+    for source in map(Path, sources):
+        pictures: Iterable[Picture]
+        if is_json(source) and source.is_file():
+            pictures = karpathy_pictures(source, folder=folder, on_missing=on_missing)
+        else:
+            pictures = _pictures_of(source, number_ids=number_ids)
+        for picture in pictures:
             other = found.setdefault(picture.id, picture)
             if other is not picture:
                 raise DataError(
@@ -82,17 +166,13 @@ def find_pictures(sources: Iterable[str | os.PathLike[str]], *, number_ids: bool
 
 def _pictures_of(source: Path, *, number_ids: bool) -> Iterator[Picture]:
     if source.is_dir():
-        for path in sorted(source.rglob("*")):
-            if path.suffix.lower() in SUFFIXES and path.is_file():
-                inner = path.relative_to(source)
-                yield Picture(_id(inner.as_posix(), number_ids), str(path), path)
+        for path in walk_pictures(source):
+            yield Picture(_id(path.relative_to(source).as_posix(), number_ids), str(path), path)
     elif not source.is_file():
         raise DataError(f"{source}: no such file or folder")
-    elif source.suffix.lower() == ".json":
-        yield from karpathy_pictures(source)
     elif source.suffix.lower() == ".tar":
         for member, offset, size in tar_members(source):
-            if Path(member).suffix.lower() in SUFFIXES:
+            if named_like_picture(member):
                 yield Picture(_id(member, number_ids), f"{source}:{member}", source, offset, size)
     else:
         yield Picture(_id(source.name, number_ids), str(source), source)
@@ -133,56 +213,80 @@ def tar_members(path: Path) -> list[tuple[str, int, int]]:
     return members
 
 
-def karpathy_pictures(path: str | os.PathLike[str], *, splits: Sequence[str] | None = None) -> list[Picture]:
-    """Pictures that a dataset file in Karpathy's format names, with split and raw captions.
+def karpathy_pictures(
+    path: str | os.PathLike[str],
+    *,
+    splits: Iterable[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    on_missing: Callable[[str], None] | None = None,
+) -> list[Picture]:
+    """Pictures that a dataset file in Karpathy's format names, with id, split and raw captions.
 
-    Files are looked for beside the JSON: in the tar of the entry's `shard` field, else under `filepath/filename`, else
-    under `filename`. The id is `cocoid`, else the file name without suffix.
+    Args:
+        path: the dataset file, compressed or not.
+        splits: only these ("train" has "restval" too).
+        folder: where the pictures are, found by file name or by id (`000000391895.jpg`). Without it they are looked
+            for beside the dataset file: in the tar of the entry's `shard` field, else under `filepath/filename`, else
+            under `filename`.
+        on_missing: told the id of each image whose picture is not in `folder`; it is left out of the list.
+
+    Raises:
+        DataError: the file has another format, an entry cannot be used, or a tar is missing.
     """
     source = Path(path)
-    value = read_json(source)
-    entries = value.get("images") if isinstance(value, dict) else None
-    if not isinstance(entries, list):
-        raise DataError(f"{source}: expected Karpathy's format, an object with a list 'images'")
-    shards: dict[str, dict[str, tuple[int, int]]] = {}
+    wanted = None if splits is None else {split_name(split) for split in splits}
+    finder = _Beside(source) if folder is None else PictureFolder(folder)
     pictures = []
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or not isinstance(entry.get("filename"), str):
-            raise DataError(f"{source}: images[{number}] has no 'filename'")
-        if splits is None or entry.get("split") in splits:
-            pictures.append(_karpathy_picture(source, number, entry, shards))
+    for image in read_karpathy(source):
+        if isinstance(image, Skipped):
+            raise DataError(f"{source}: {image.where}: {image.reason}")
+        if wanted is not None and image.split not in wanted:
+            continue
+        captions = tuple(sentence.raw for sentence in image.sentences)
+        if isinstance(finder, _Beside):
+            picture = finder.picture(image)
+        elif (place := finder.find(image.id, image.file)) is not None:
+            picture = Picture(image.id, str(place), place)
+        else:
+            if on_missing is not None:
+                on_missing(image.id)
+            continue
+        pictures.append(replace(picture, split=image.split, captions=captions))
     return pictures
 
 
-def _karpathy_picture(
-    source: Path, number: int, entry: dict[str, Any], shards: dict[str, dict[str, tuple[int, int]]]
-) -> Picture:
-    filename, split = entry["filename"], str(entry.get("split", ""))
-    image_id = str(entry.get("cocoid", Path(filename).stem))
-    sentences = entry.get("sentences") or []
-    if not isinstance(sentences, list):
-        raise DataError(f"{source}: images[{number}] has 'sentences' that are not a list")
-    captions = tuple(str(item["raw"]) for item in sentences if isinstance(item, dict) and "raw" in item)
-    shard = entry.get("shard")
-    if shard is None:
-        inner = _inside(source.parent, os.path.join(str(entry.get("filepath") or ""), filename), source, number)  # noqa: PTH118
-        if not inner.exists():
-            inner = _inside(source.parent, filename, source, number)
-        return Picture(image_id, str(inner), inner, split=split, captions=captions)
-    tar = _inside(source.parent, str(shard), source, number)
-    if str(shard) not in shards:
-        if not tar.is_file():
-            raise DataError(f"{source}: images[{number}] lies in shard {shard!r}, but {tar} does not exist")
-        shards[str(shard)] = {name: (offset, size) for name, offset, size in tar_members(tar)}
-    if filename not in shards[str(shard)]:
-        raise DataError(f"{source}: images[{number}] should be {filename!r} in {tar}, which has no such member")
-    offset, size = shards[str(shard)][filename]
-    return Picture(image_id, f"{tar}:{filename}", tar, offset, size, split, captions)
+class _Beside:
+    """Finds pictures where a dataset file says: in files and tar shards beside it."""
 
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self._shards: dict[str, dict[str, tuple[int, int]]] = {}
 
-def _inside(folder: Path, name: str, source: Path, number: int) -> Path:
-    """`folder / name`, refused when the name leads out of the folder."""
-    parts = Path(name).parts
-    if Path(name).is_absolute() or ".." in parts or not parts or "\0" in name:
-        raise DataError(f"{source}: images[{number}] names {name!r}, which leads out of the dataset's folder")
-    return folder / name
+    def picture(self, image: KarpathyImage) -> Picture:
+        if not image.filename:
+            raise DataError(f"{self.source}: {image.where} has no 'filename'")
+        if image.shard:
+            return self._in_shard(image)
+        path = self._inside(image.file, image)
+        if not path.exists():
+            path = self._inside(image.filename, image)
+        return Picture(image.id, str(path), path)
+
+    def _in_shard(self, image: KarpathyImage) -> Picture:
+        tar, filename = self._inside(image.shard, image), image.filename
+        if image.shard not in self._shards:
+            if not tar.is_file():
+                raise DataError(
+                    f"{self.source}: {image.where} lies in shard {image.shard!r}, but {tar} does not exist; if the "
+                    "pictures are elsewhere, name their folder with --pictures"
+                )
+            self._shards[image.shard] = {name: (offset, size) for name, offset, size in tar_members(tar)}
+        if filename not in self._shards[image.shard]:
+            raise DataError(f"{self.source}: {image.where} should be {filename!r} in {tar}, which has no such member")
+        return Picture(image.id, f"{tar}:{filename}", tar, *self._shards[image.shard][filename])
+
+    def _inside(self, name: str, image: KarpathyImage) -> Path:
+        """The path of `name` beside the dataset file, refused when the name leads out of its folder."""
+        if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).parts or "\0" in name:
+            raise DataError(f"{self.source}: {image.where} names {name!r}, which leads out of the dataset's folder")
+        return self.source.parent / name
