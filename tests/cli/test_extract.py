@@ -182,7 +182,7 @@ def test_adapt_leaves_a_network_that_extract_reads(
     )
     result = run("adapt", dataset, "-o", tmp_path / "run", *options)
     assert result.exit_code == 0
-    assert "begun: 12 pictures, 3 steps, 3 words" in result.stderr
+    assert "starting: 12 pictures, 3 steps, 3 words" in result.stderr
     assert "val_map" in result.stderr
     adapted = tmp_path / "run" / "vision.safetensors"
     assert result.stdout.strip() == str(adapted)
