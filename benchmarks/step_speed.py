@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from xlan import build_model
-from xlan.model.interface import real_positions
+from xlan.lengths import real_positions
 
 CAPTIONS, REGIONS, FEATURES, VOCAB, WORDS = 5, 50, 2048, 9488, 17
 # Words per caption in COCO, in percent: 8 to 16 (longer ones are cut to 16 words and an end).

@@ -9,11 +9,12 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "xlan"
 
-EVERYWHERE = {"errors", "types", "files", "ahead", "weights", "karpathy", "caption_json"}
+EVERYWHERE = {"errors", "types", "files", "lengths", "ahead", "weights", "karpathy", "caption_json"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
     "files": set(),
+    "lengths": set(),
     "ahead": set(),
     "weights": set(),
     "karpathy": set(),

@@ -8,7 +8,9 @@ from torch.nn import functional as F
 
 from xlan import build_model
 from xlan.errors import ModelError, ShapeError
-from xlan.model.interface import real_positions
+from xlan.lengths import real_positions
+from xlan.model import attention, interface
+from xlan.model.attention import check_regions
 
 
 def step_through(model, features, mask, tokens, owner):
@@ -230,3 +232,17 @@ def test_scheduled_sampling_is_refused_where_it_makes_no_sense(images, captions)
         )
     with pytest.raises(ModelError, match=r"expected a probability from 0 to 1, got 1\.5"):
         build_model("xlan-tiny", vocab_size=23, feature_dim=12).double()(*images, *captions, scheduled_sampling=1.5)
+
+
+def test_a_mask_that_hides_nothing_is_dropped_at_the_border(small_model, images):
+    features, mask = images
+    assert small_model.encode(features, torch.ones_like(mask)).mask is None
+    assert torch.equal(small_model.encode(features, mask).mask, mask)
+
+
+def test_regions_are_checked_once(small_model, images, captions, monkeypatch):
+    checked = []
+    for module in (attention, interface):
+        monkeypatch.setattr(module, "check_regions", lambda *given: checked.append(given) or check_regions(*given))
+    small_model(*images, *captions)
+    assert len(checked) == 1

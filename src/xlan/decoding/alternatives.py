@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from xlan.decoding.step import EncodedT, StateT, Stepper
+from xlan.decoding.step import IMPOSSIBLE, EncodedT, StateT, Stepper
 from xlan.errors import DecodingError
 from xlan.types import SpecialIds
 
@@ -43,8 +43,8 @@ def alternatives(
     found: list[tuple[Tensor, Tensor]] = []
     for chosen in ids.unbind(1):
         log_probs, state = model.step(tokens, state)
-        others = log_probs.index_fill(1, banned, float("-inf"))
-        others = others.scatter(1, chosen.unsqueeze(1), float("-inf"))
+        others = log_probs.index_fill(1, banned, IMPOSSIBLE)
+        others = others.scatter(1, chosen.unsqueeze(1), IMPOSSIBLE)
         top = others.topk(count, dim=1)
         found.append((top.indices, top.values))
         tokens = chosen

@@ -27,8 +27,8 @@ from typing import TypeVar
 
 import torch
 
+from xlan.decoding.arguments import check_arguments
 from xlan.decoding.controls import Control, SuppressUnknown
-from xlan.decoding.plan import make_plan
 from xlan.decoding.result import DecodingResult
 from xlan.decoding.search import BeamOptions, BeamSearch, Rule
 from xlan.decoding.step import MAX_LENGTH, State, Stepper
@@ -127,8 +127,8 @@ def _run(
 ) -> DecodingResult:
     if options.rule == "earlier":
         controls = (*controls, SuppressUnknown())
-    plan = make_plan(stepper.vocab_size, special, max_length=max_length, controls=controls)
+    arguments = check_arguments(stepper.vocab_size, special, max_length=max_length, controls=controls)
     with torch.inference_mode():
         state = stepper.start(encoded, trace=options.trace)
-        result = BeamSearch(plan, options, images=state.rows, device=state.device).run(stepper, state)
+        result = BeamSearch(arguments, options, images=state.rows, device=state.device).run(stepper, state)
     return result.usable_in_autograd()

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from xlan.decoding.step import IMPOSSIBLE
 from xlan.errors import DecodingError
 from xlan.required import as_phrases
 from xlan.types import SpecialIds
-
-NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class MinLength:
     def __call__(self, log_probs: Tensor, prefix: Prefix) -> Tensor:
         """Forbid `eos` while the sentence is too short."""
         if prefix.step < self.words:
-            log_probs[:, prefix.special.eos] = NEVER
+            log_probs[:, prefix.special.eos] = IMPOSSIBLE
         return log_probs
 
 
@@ -104,7 +103,7 @@ class MaxLength:
         """Forbid all but `eos` once the sentence is long enough."""
         if prefix.step >= self.words:
             end = log_probs[:, prefix.special.eos].clone()
-            log_probs.fill_(NEVER)
+            log_probs.fill_(IMPOSSIBLE)
             log_probs[:, prefix.special.eos] = end
         return log_probs
 
@@ -129,7 +128,7 @@ class NoRepeat:
         current = said[:, prefix.step - self.n + 1 :].unsqueeze(1)  # the last n - 1 words: [R, 1, n - 1]
         same = (grams[:, :, :-1] == current).all(dim=2)
         # A word can follow several n-grams of which one matches: the minimum keeps that one.
-        penalty = torch.where(same, NEVER, float("inf")).to(log_probs.dtype)
+        penalty = torch.where(same, IMPOSSIBLE, float("inf")).to(log_probs.dtype)
         return log_probs.scatter_reduce_(1, grams[:, :, -1], penalty, reduce="amin")
 
 
@@ -157,12 +156,12 @@ class Forbid:
 
     def __call__(self, log_probs: Tensor, prefix: Prefix) -> Tensor:
         """Forbid the words, and the last word of each phrase whose other words were just said."""
-        log_probs[:, sorted(self.words)] = NEVER
+        log_probs[:, sorted(self.words)] = IMPOSSIBLE
         for phrase in self.phrases:
             before = len(phrase) - 1
             if 0 < before <= prefix.step:
                 said = prefix.tokens[:, prefix.step - before :] == prefix.tokens.new_tensor(phrase[:-1])
-                log_probs[:, phrase[-1]].masked_fill_(said.all(dim=1), NEVER)
+                log_probs[:, phrase[-1]].masked_fill_(said.all(dim=1), IMPOSSIBLE)
         return log_probs
 
 
@@ -173,7 +172,7 @@ class SuppressUnknown:
     def __call__(self, log_probs: Tensor, prefix: Prefix) -> Tensor:
         """Forbid `unk`."""
         if prefix.special.unk != prefix.special.eos:
-            log_probs[:, prefix.special.unk] = NEVER
+            log_probs[:, prefix.special.unk] = IMPOSSIBLE
         return log_probs
 
 
@@ -199,9 +198,9 @@ class NoBadEnding:
         bad = sorted(self.words)
         if prefix.step:
             ends_badly = torch.isin(prefix.tokens[:, -1], prefix.tokens.new_tensor(bad))
-            log_probs[:, prefix.special.eos].masked_fill_(ends_badly, NEVER)
+            log_probs[:, prefix.special.eos].masked_fill_(ends_badly, IMPOSSIBLE)
         if prefix.words_left == 1:
-            log_probs[:, bad] = NEVER
+            log_probs[:, bad] = IMPOSSIBLE
         return log_probs
 
 

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import torch
 
+from xlan.decoding.arguments import check_arguments
 from xlan.decoding.beam import beam_search
 from xlan.decoding.controls import Control
-from xlan.decoding.plan import make_plan
 from xlan.decoding.result import DecodingResult
-from xlan.decoding.rows import Rows
+from xlan.decoding.sentences import Sentences
 from xlan.decoding.step import MAX_LENGTH, State, Stepper
 from xlan.types import SpecialIds
 
@@ -45,21 +45,21 @@ def greedy(
     Raises:
         DecodingError: something impossible was asked for.
     """
-    plan = make_plan(stepper.vocab_size, special, max_length=max_length, controls=controls)
-    if plan.required is not None:
+    arguments = check_arguments(stepper.vocab_size, special, max_length=max_length, controls=controls)
+    if arguments.required is not None:
         return beam_search(stepper, encoded, special, width=1, max_length=max_length, controls=controls, trace=trace)
     with torch.inference_mode():
         state = stepper.start(encoded, trace=trace)
-        rows = Rows(plan, images=state.rows, per_image=1, device=state.device)
+        sentences = Sentences(arguments, images=state.rows, per_image=1, device=state.device)
         for _ in range(max_length):
-            raw, state = stepper.step(rows.last_tokens(), state)
-            log_probs = plan.apply(raw, rows.prefix())
+            raw, state = stepper.step(sentences.last_tokens(), state)
+            log_probs = arguments.apply(raw, sentences.prefix())
             best, words = log_probs.max(dim=1)
-            rows.refuse_impossible(best)
-            kept = rows.append(words, best, state.trace)
-            if not rows.alive.numel():
+            sentences.refuse_impossible(best)
+            kept = sentences.append(words, best, state.trace)
+            if not sentences.alive.numel():
                 break
             if kept is not None:
                 state = state.select(kept)
-        result = rows.result()
+        result = sentences.result()
     return result.usable_in_autograd()

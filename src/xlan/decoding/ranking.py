@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NOT_THERE = float("-inf")
+from xlan.decoding.step import IMPOSSIBLE
+
 BLOCK = 64
 
 
@@ -28,7 +29,7 @@ def top_indices(scores: Tensor, k: int) -> Tensor:
         return scores.sort(dim=1, descending=True, stable=True).indices
     values, indices = _topk(scores, k + 1)
     last = values[:, k - 1]
-    tied = (last == values[:, k]) & (last > NOT_THERE)
+    tied = (last == values[:, k]) & (last > IMPOSSIBLE)
     chosen = indices[:, :k]
     if bool(tied.any()):
         chosen = chosen.clone()
@@ -51,7 +52,7 @@ def _topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     columns = (blocks.unsqueeze(2) * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)  # [R, k · BLOCK]
     inside = columns < size
     columns = columns.clamp_max(size - 1)
-    values, places = scores.gather(1, columns).masked_fill_(~inside, NOT_THERE).topk(k, dim=1)
+    values, places = scores.gather(1, columns).masked_fill_(~inside, IMPOSSIBLE).topk(k, dim=1)
     return values, columns.gather(1, places)
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from xlan.decoding.controls import NEVER, Limits, Prefix, check_ids
+from xlan.decoding.controls import Limits, Prefix, check_ids
+from xlan.decoding.step import IMPOSSIBLE
 from xlan.required import RequiredWords
 
 
@@ -62,9 +63,9 @@ class Require(RequiredWords):
         missing = state != self.states - 1
         allowed = self.allowed(state, prefix.words_left) | ~missing.unsqueeze(1)
         columns = list(self.words)
-        named = log_probs[:, columns].masked_fill_(~allowed[:, 1:], NEVER)
-        end = log_probs[:, prefix.special.eos].masked_fill(missing, NEVER)
-        log_probs.masked_fill_(~allowed[:, :1], NEVER)
+        named = log_probs[:, columns].masked_fill_(~allowed[:, 1:], IMPOSSIBLE)
+        end = log_probs[:, prefix.special.eos].masked_fill(missing, IMPOSSIBLE)
+        log_probs.masked_fill_(~allowed[:, :1], IMPOSSIBLE)
         log_probs[:, columns] = named
         log_probs[:, prefix.special.eos] = end
         return log_probs

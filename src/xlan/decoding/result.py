@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from xlan.decoding.step import IMPOSSIBLE
+from xlan.lengths import real_positions
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,12 @@ class DecodingResult:
     @property
     def totals(self) -> Tensor:
         """`[B, K]` sums of the log-probabilities, -inf where a place is empty."""
-        return sum_in_order(self.log_probs).masked_fill(self.lengths == 0, float("-inf"))
+        return sum_in_order(self.log_probs).masked_fill(self.lengths == 0, IMPOSSIBLE)
 
     @property
     def mask(self) -> Tensor:
         """`[B, K, T]` bool, True where an id was emitted (`eos` included)."""
-        return torch.arange(self.ids.shape[-1], device=self.ids.device) < self.lengths.unsqueeze(-1)
+        return real_positions(self.lengths, self.ids.shape[-1])
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """The same as records, per image, without empty places."""

@@ -13,11 +13,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from xlan.decoding.arguments import SearchArguments, check_arguments
 from xlan.decoding.controls import Control, Prefix
-from xlan.decoding.plan import Plan, make_plan
 from xlan.decoding.ranking import top_indices
 from xlan.decoding.result import DecodingResult
-from xlan.decoding.rows import Rows
+from xlan.decoding.sentences import Sentences
 from xlan.decoding.step import MAX_LENGTH, State, Stepper
 from xlan.errors import DecodingError
 from xlan.types import SpecialIds, StepTrace
@@ -70,11 +70,11 @@ def sample(
         DecodingError: something impossible was asked for.
     """
     _check(n, temperature=temperature, top_k=top_k, top_p=top_p)
-    plan = make_plan(stepper.vocab_size, special, max_length=max_length, controls=controls)
+    arguments = check_arguments(stepper.vocab_size, special, max_length=max_length, controls=controls)
     with contextlib.nullcontext() if grad else torch.inference_mode():
         state = stepper.start(encoded, trace=trace)
         images = torch.arange(state.rows, device=state.device)
-        rows = Rows(plan, images=state.rows, per_image=n, device=state.device)
+        sentences = Sentences(arguments, images=state.rows, per_image=n, device=state.device)
         tokens = torch.full_like(images, special.bos)
         for step in range(max_length):
             log_probs, state = stepper.step(tokens, state)
@@ -84,17 +84,17 @@ def sample(
                 log_probs, attention = log_probs.index_select(0, each), _select(attention, each)
                 state = state.select(each)
             with torch.no_grad():
-                weights = _allowed(plan, log_probs.detach(), rows.prefix())
-                rows.refuse_impossible(weights.amax(dim=1))
-                chance = None if uniform is None else uniform[rows.alive, step]
+                weights = _allowed(arguments, log_probs.detach(), sentences.prefix())
+                sentences.refuse_impossible(weights.amax(dim=1))
+                chance = None if uniform is None else uniform[sentences.alive, step]
                 words = _draw(weights / temperature, top_k, top_p, generator, chance)
-            kept = rows.append(words, log_probs.gather(1, words.unsqueeze(1)).squeeze(1), attention)
-            if not rows.alive.numel():
+            kept = sentences.append(words, log_probs.gather(1, words.unsqueeze(1)).squeeze(1), attention)
+            if not sentences.alive.numel():
                 break
             if kept is not None:
                 state = state.select(kept)
-            tokens = rows.last_tokens()
-        result = rows.result()
+            tokens = sentences.last_tokens()
+        result = sentences.result()
     return result.usable_in_autograd()
 
 
@@ -109,10 +109,10 @@ def _check(n: int, *, temperature: float, top_k: int | None, top_p: float | None
         raise DecodingError(f"top_p: expected a number above 0 and up to 1, got {top_p}")
 
 
-def _allowed(plan: Plan, log_probs: Tensor, prefix: Prefix) -> Tensor:
-    log_probs = plan.apply(log_probs, prefix)
-    if plan.required is not None:
-        log_probs = plan.required(log_probs if plan.controls else log_probs.clone(), prefix)
+def _allowed(arguments: SearchArguments, log_probs: Tensor, prefix: Prefix) -> Tensor:
+    log_probs = arguments.apply(log_probs, prefix)
+    if arguments.required is not None:
+        log_probs = arguments.required(log_probs if arguments.controls else log_probs.clone(), prefix)
     return log_probs
 
 

@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from xlan.decoding.plan import Plan
+from xlan.decoding.arguments import SearchArguments
 from xlan.decoding.result import DecodingResult
 from xlan.decoding.selection import Choice, Selector
-from xlan.decoding.slots import EMPTY, Slots
-from xlan.decoding.step import State, Stepper
+from xlan.decoding.slots import Slots
+from xlan.decoding.step import IMPOSSIBLE, State, Stepper
 from xlan.errors import DecodingError
 from xlan.required import not_a_number
 from xlan.types import StepTrace
@@ -60,29 +60,29 @@ class BeamSearch:
     """One search; it is used once.
 
     Args:
-        plan: the checked arguments that all searches have.
+        arguments: the checked arguments that all searches have.
         options: those of beam searches.
         images: number B of images.
         device: where tokens live.
     """
 
-    def __init__(self, plan: Plan, options: BeamOptions, *, images: int, device: torch.device) -> None:
-        self._plan = plan
+    def __init__(self, arguments: SearchArguments, options: BeamOptions, *, images: int, device: torch.device) -> None:
+        self._arguments = arguments
         self._options = options
         self._selector = Selector(
             width=options.width,
             groups=options.groups,
             diversity=options.diversity,
             length_penalty=options.length_penalty,
-            required=plan.required,
+            required=arguments.required,
         )
         self._traces: list[StepTrace] = []
         self._images = torch.arange(images, device=device)  # images still searched, [A]
 
     def run(self, stepper: Stepper[Any, StateT], state: StateT) -> DecodingResult:
         """Search from a fresh state with one row per image."""
-        tokens = torch.full_like(self._images, self._plan.special.bos)
-        for step in range(self._plan.max_length):
+        tokens = torch.full_like(self._images, self._arguments.special.bos)
+        for step in range(self._arguments.max_length):
             log_probs, state = stepper.step(tokens, state)
             if log_probs.dtype in (torch.float16, torch.bfloat16):
                 log_probs = log_probs.float()  # sums of many log-probabilities need the digits
@@ -100,17 +100,17 @@ class BeamSearch:
                 state = state.select(kept)
             tokens = self._beams.tokens.flatten(0, 1)[self._live, step]
         return self._results.result(
-            self._traces, pad=self._plan.special.pad, length_penalty=self._options.length_penalty
+            self._traces, pad=self._arguments.special.pad, length_penalty=self._options.length_penalty
         )
 
     def _begin(self, log_probs: Tensor) -> None:
         """Open one beam per image and group, all on the one row of their image."""
-        images, plan, pad = len(self._images), self._plan, self._plan.special.pad
+        images, arguments, pad = len(self._images), self._arguments, self._arguments.special.pad
         kept = 1 if self._options.best_only else self._options.groups * self._options.width
-        self._beams = Slots.empty(images, self._selector.places, plan.max_length, pad=pad, like=log_probs)
-        self._results = Slots.empty(images, kept, plan.max_length, pad=pad, like=log_probs)
+        self._beams = Slots.empty(images, self._selector.places, arguments.max_length, pad=pad, like=log_probs)
+        self._results = Slots.empty(images, kept, arguments.max_length, pad=pad, like=log_probs)
         finished = self._options.groups * self._options.width if self._options.rule == "earlier" else 0
-        self._pool = Slots.empty(images, finished, plan.max_length, pad=pad, like=log_probs)
+        self._pool = Slots.empty(images, finished, arguments.max_length, pad=pad, like=log_probs)
         opening = torch.arange(self._options.groups) * (self._selector.places // self._options.groups)
         self._beams.total[:, opening] = 0.0
         self._live = self._beams.live.flatten().nonzero().squeeze(1)
@@ -118,16 +118,18 @@ class BeamSearch:
 
     def _grow(self, log_probs: Tensor, step: int) -> None:
         """Add a word to the beams; `_row` then tells the row each new beam comes from."""
-        plan, beams, places = self._plan, self._beams, self._selector.places
+        arguments, beams, places = self._arguments, self._beams, self._selector.places
         if step == 0:
-            prefix = plan.prefix(self._images.new_empty(len(self._images), 0), self._images)
+            prefix = arguments.prefix(self._images.new_empty(len(self._images), 0), self._images)
             said = torch.zeros_like(self._images)
         else:
-            prefix = plan.prefix(beams.tokens.flatten(0, 1)[self._live, :step], self._images[self._live // places])
+            prefix = arguments.prefix(beams.tokens.flatten(0, 1)[self._live, :step], self._images[self._live // places])
             said = self._selector.states_of(self._live)
-        log_probs = plan.apply(log_probs, prefix)
-        if plan.required is not None:
-            log_probs = plan.required.restrict(log_probs if plan.controls else log_probs.clone(), said, prefix)
+        log_probs = arguments.apply(log_probs, prefix)
+        if arguments.required is not None:
+            log_probs = arguments.required.restrict(
+                log_probs if arguments.controls else log_probs.clone(), said, prefix
+            )
         if len(log_probs) != len(self._live):  # groups that share the first row
             log_probs = log_probs[self._row.flatten()[self._live]]
         choice = self._selector.choose(beams, self._live, log_probs, step=step)
@@ -140,8 +142,8 @@ class BeamSearch:
         beams.tokens[:, :, step] = torch.where(grown, choice.token, beams.tokens[:, :, step])
         beams.log_probs[:, :, step] = choice.log_prob.masked_fill(~grown, 0.0)
         beams.rows[:, :, step] = self._row.masked_fill(~grown, -1)
-        total = torch.where(grown, beams.total + choice.log_prob, beams.total).masked_fill(~choice.used, EMPTY)
-        ended = grown & (choice.token == self._plan.special.eos)
+        total = torch.where(grown, beams.total + choice.log_prob, beams.total).masked_fill(~choice.used, IMPOSSIBLE)
+        ended = grown & (choice.token == self._arguments.special.eos)
         finished = (beams.finished | ended) & choice.used
         return Slots(beams.tokens, beams.log_probs, beams.rows, total, beams.length + grown, finished)
 
@@ -152,7 +154,7 @@ class BeamSearch:
 
     def _retire(self, step: int) -> None:
         """Take hypotheses out of the beams where the rule says so, and images out of the search."""
-        last = step + 1 == self._plan.max_length
+        last = step + 1 == self._arguments.max_length
         if self._options.rule == "earlier":
             self._collect(last)
         done = torch.ones_like(self._images, dtype=torch.bool) if last else self._done(step)
@@ -162,7 +164,7 @@ class BeamSearch:
         best = found.of_images(done).sorted(self._options.length_penalty)
         lost = ~best.used[:, 0]
         if bool(lost.any()):
-            raise self._plan.dead_end(self._images[done][lost].tolist())
+            raise self._arguments.dead_end(self._images[done][lost].tolist())
         kept = self._results.total.shape[1]
         self._results.write(self._images[done], best.take(torch.arange(kept, device=done.device).expand(len(lost), -1)))
         self._images, self._row = self._images[~done], self._row[~done]
@@ -195,8 +197,8 @@ class BeamSearch:
         """`[A]` bool: images whose result no live beam can change."""
         live, alpha = self._beams.live, self._options.length_penalty
         # The best a live beam can still become: its score now, at the length that suits it best.
-        most = max(float(step + 2) ** alpha, float(self._plan.max_length) ** alpha)
-        hope = (self._beams.total / self._beams.total.new_tensor(most)).masked_fill(~live, EMPTY)
+        most = max(float(step + 2) ** alpha, float(self._arguments.max_length) ** alpha)
+        hope = (self._beams.total / self._beams.total.new_tensor(most)).masked_fill(~live, IMPOSSIBLE)
         if self._options.rule == "earlier":
             images, groups = len(live), self._options.groups
             enough = 0 if self._options.best_only else self._options.width - 1

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from xlan.decoding.ranking import top_indices
 from xlan.decoding.required import Require
-from xlan.decoding.slots import EMPTY, Slots
+from xlan.decoding.slots import Slots
+from xlan.decoding.step import IMPOSSIBLE
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,9 @@ class Selector:
         # A table of all beams: candidates of live ones at their places; a finished one has one candidate, itself.
         inner = live // self.places * size + live % self.places - first
         finished = slots.finished[:, first : first + size]
-        rank = worth.new_full((images * size, width), EMPTY)
+        rank = worth.new_full((images * size, width), IMPOSSIBLE)
         own = slots.ranks(self._length_penalty)[:, first : first + size]
-        rank[:, 0] = own.masked_fill(~finished, EMPTY).flatten()
+        rank[:, 0] = own.masked_fill(~finished, IMPOSSIBLE).flatten()
         rank[inner] = candidates.rank
         token = live.new_zeros(images * size, width)
         token[inner] = candidates.token
@@ -126,7 +127,7 @@ class Selector:
         rank, token, log_prob = (table.view(images, size * width) for table in (rank, token, log_prob))
         if candidates.state is None:
             picked = rank.sort(dim=1, descending=True, stable=True).indices[:, : self.width]
-            used = rank.gather(1, picked) != EMPTY
+            used = rank.gather(1, picked) != IMPOSSIBLE
         else:
             state = live.new_full((images * size, width), self.states - 1)
             state[inner] = candidates.state
@@ -149,7 +150,7 @@ class Selector:
             # The best of the other words, and every word that brings a requirement forward.
             words = live.new_tensor(self._required.words)
             named = worth[:, words]
-            others = worth.index_fill(1, words, EMPTY)
+            others = worth.index_fill(1, words, IMPOSSIBLE)
             token = top_indices(others, self.width)
             value = torch.cat([others.gather(1, token), named], dim=1)
             following = live.new_tensor(self._required.successors)[self.states_of(live)]  # [L, K + 1]
@@ -173,7 +174,7 @@ def _best_by_state(rank: Tensor, state: Tensor, states: int, width: int) -> tupl
         width: how many to keep of each.
     """
     by_rank = rank.sort(dim=1, descending=True, stable=True).indices
-    state = state.masked_fill(rank == EMPTY, states).gather(1, by_rank)
+    state = state.masked_fill(rank == IMPOSSIBLE, states).gather(1, by_rank)
     state, by_state = state.sort(dim=1, stable=True)
     order = by_rank.gather(1, by_state)
     bounds = torch.arange(states + 1, device=rank.device).expand(len(rank), -1).contiguous()

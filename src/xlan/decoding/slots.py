@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from xlan.decoding.result import DecodingResult
+from xlan.decoding.step import IMPOSSIBLE
+from xlan.lengths import real_positions
 from xlan.types import StepTrace
-
-EMPTY = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Slots:
             tokens=torch.full((images, places, steps), pad, device=device),
             log_probs=like.new_zeros(images, places, steps),
             rows=torch.full((images, places, steps), -1, device=device),
-            total=like.new_full((images, places), EMPTY),
+            total=like.new_full((images, places), IMPOSSIBLE),
             length=torch.zeros(images, places, dtype=torch.int64, device=device),
             finished=torch.zeros(images, places, dtype=torch.bool, device=device),
         )
@@ -49,7 +49,7 @@ class Slots:
     @property
     def used(self) -> Tensor:
         """`[A, M]` bool."""
-        return self.total > EMPTY
+        return self.total > IMPOSSIBLE
 
     @property
     def live(self) -> Tensor:
@@ -77,7 +77,12 @@ class Slots:
     def emptied(self, where: Tensor) -> Slots:
         """These places, empty `where` (`[A, M]` bool) is True."""
         return Slots(
-            self.tokens, self.log_probs, self.rows, self.total.masked_fill(where, EMPTY), self.length, self.finished
+            self.tokens,
+            self.log_probs,
+            self.rows,
+            self.total.masked_fill(where, IMPOSSIBLE),
+            self.length,
+            self.finished,
         )
 
     def ranks(self, length_penalty: float) -> Tensor:
@@ -100,7 +105,7 @@ class Slots:
         """These hypotheses as a result; `traces` has the attention of every step, or nothing."""
         length = self.length.masked_fill(~self.used, 0)
         steps = max(1, int(length.max())) if length.numel() else 0
-        beyond = torch.arange(steps, device=length.device) >= length.unsqueeze(2)
+        beyond = ~real_positions(length, steps)
         rows = self.rows[:, :, :steps].masked_fill(beyond, -1)
         gates = [trace.channel for trace in traces if trace.channel is not None]
         return DecodingResult(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 17  # steps of the released code: at most 16 words and the end, or 17 words of a sentence cut off
 
+IMPOSSIBLE = float("-inf")  # log-probability of a word that may not be said; score of a place without a sentence
+
 EncodedT = TypeVar("EncodedT", contravariant=True)
 
 

@@ -1,4 +1,4 @@
-"""X-LAN and the rows of the paper's ablation as graphs: what `xlan.model.encoder` and `.decoder` compute."""
+"""X-LAN and the rows of the paper's ablation as graphs: what `xlan.model.xlan` computes."""
 
 from __future__ import annotations
 

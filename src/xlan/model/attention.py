@@ -4,12 +4,16 @@ A layer is used in two moves, because a decoder asks many queries of the same im
 
     cache = layer.project(regions, mask=mask)      # once per image
     attended = layer(query, cache)                 # once per word, beam or caption
+
+Both check what they are given. Inside a model, whose input was checked at its own border, `projected` and `attend` do
+the same without checking again.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +21,7 @@ from torch.nn import functional as F
 
 from xlan.errors import ShapeError
 from xlan.model.dropout import Dropout
-from xlan.model.overtime import LinearFunction
+from xlan.model.recurrent_linear import LinearFunction
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,32 @@ class Attended(NamedTuple):
     channel: Tensor | None
 
 
-class AttentionLayer(Protocol):
-    """The interface of conventional, multi-head and X-Linear attention."""
+class AttentionLayer(nn.Module, ABC):
+    """The interface of conventional, multi-head and X-Linear attention.
+
+    Args:
+        query_dim: width D_q of the queries.
+        key_dim: width D_k of the keys.
+        value_dim: width D_v of the values.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, value_dim: int) -> None:
+        super().__init__()
+        self.query_dim = query_dim
+        self.key_dim = key_dim
+        self.value_dim = value_dim
 
     def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
-        """Project keys `[B, N, D_k]` and values `[B, N, D_v]` (default: the keys) for later queries."""
+        """Project keys `[B, N, D_k]` and values `[B, N, D_v]` (default: the keys) for later queries.
 
-    def __call__(
+        Args:
+            keys: what queries are compared with.
+            values: what is attended to; only for layers that tell the two apart.
+            mask: `[B, N]` bool, True where a region exists; None when all do.
+        """
+        return self.projected(*check_keys_and_values(keys, values, mask, self.key_dim, self.value_dim))
+
+    def forward(
         self,
         query: Tensor,
         cache: Projected,
@@ -73,14 +96,44 @@ class AttentionLayer(Protocol):
         return_attention: bool = False,
         linear: LinearFunction = F.linear,
     ) -> Attended:
-        """Attend with `query` (`[B, D_q]` or `[B, Q, D_q]`).
+        """Attend with one query per image or a sequence of them.
 
-        `linear` applies the layers on the query's side; a loop over time passes `OverTime()`.
+        Args:
+            query: `[B, D_q]` or `[B, Q, D_q]`.
+            cache: what `project` returned for the same B images.
+            allowed: `[Q, N]` or `[B, Q, N]` bool, which regions each query may see (causal attention); default all.
+            return_attention: also return the distributions over regions and channels.
+            linear: applies the layers on the query's side; a loop over time passes `RecurrentLinear()`.
         """
+        check_query(query, self.query_dim, cache, allowed)
+        queries = query if query.dim() == 3 else query.unsqueeze(1)
+        found = self.attend(queries, cache, allowed=allowed, return_attention=return_attention, linear=linear)
+        if query.dim() == 3:
+            return found
+        return Attended(*(None if tensor is None else tensor.squeeze(1) for tensor in found))  # type: ignore[arg-type]
+
+    @abstractmethod
+    def projected(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> Projected:
+        """`project` without checks: finite keys and values of the right shapes, a mask only where one is needed."""
+
+    @abstractmethod
+    def attend(
+        self,
+        queries: Tensor,
+        cache: Projected,
+        *,
+        allowed: Tensor | None = None,
+        return_attention: bool = False,
+        linear: LinearFunction = F.linear,
+    ) -> Attended:
+        """Calling the layer without checks; queries are always `[B, Q, D_q]`, and so is what is returned."""
 
 
-def check_regions(name: str, regions: Tensor, width: int, mask: Tensor | None) -> None:
-    """Refuse regions and masks that cannot be meant; `name` is used in the message.
+def check_regions(name: str, regions: Tensor, width: int, mask: Tensor | None) -> Tensor | None:
+    """Check regions and their mask; `name` is used in the message.
+
+    Returns:
+        The mask, or None when every region exists.
 
     Raises:
         ShapeError: wrong rank or width, a mask that is not boolean or not `[B, N]`, or an image without any region.
@@ -90,15 +143,36 @@ def check_regions(name: str, regions: Tensor, width: int, mask: Tensor | None) -
     if regions.shape[1] == 0:
         raise ShapeError(f"{name}: expected at least one region per image, got shape {list(regions.shape)}")
     if mask is None:
-        return
+        return None
     if mask.dtype != torch.bool:
         raise ShapeError(f"mask: expected a boolean tensor (True = region exists), got {mask.dtype}; use mask.bool()")
     if mask.shape != regions.shape[:2]:
         raise ShapeError(f"mask: expected shape {list(regions.shape[:2])}, got {list(mask.shape)}")
-    if not torch.compiler.is_compiling():
-        empty = torch.nonzero(~mask.any(dim=1)).flatten().tolist()
-        if empty:
-            raise ShapeError(f"mask: image {empty[0]} of the batch has no valid region; every image needs at least one")
+    if torch.compiler.is_compiling():
+        return mask
+    counts = mask.sum(dim=1).tolist()
+    if 0 in counts:
+        image = counts.index(0)
+        raise ShapeError(f"mask: image {image} of the batch has no valid region; every image needs at least one")
+    return None if min(counts, default=0) == mask.shape[1] else mask
+
+
+def check_keys_and_values(
+    keys: Tensor, values: Tensor | None, mask: Tensor | None, key_dim: int, value_dim: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Check keys `[B, N, D_k]`, values `[B, N, D_v]` (default: the keys) and their mask, and blank the padding.
+
+    Returns:
+        Keys and values with zeros in padding, and the mask, which is None when every region exists.
+    """
+    mask = check_regions("keys", keys, key_dim, mask)
+    blanked = blank_padding(keys, mask)
+    if values is None:
+        return blanked, blanked, mask
+    check_regions("values", values, value_dim, None)
+    if values.shape[:2] != keys.shape[:2]:
+        raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
+    return blanked, blank_padding(values, mask), mask
 
 
 def check_query(query: Tensor, width: int, cache: Projected, allowed: Tensor | None) -> None:
@@ -115,20 +189,6 @@ def check_query(query: Tensor, width: int, cache: Projected, allowed: Tensor | N
 def blank_padding(regions: Tensor, mask: Tensor | None) -> Tensor:
     """`regions` with zeros where the mask is False: whatever was there, even NaN, has no effect from here on."""
     return regions if mask is None else regions.masked_fill(~mask.unsqueeze(-1), 0.0)
-
-
-def keys_and_values(
-    keys: Tensor, values: Tensor | None, mask: Tensor | None, *, key_dim: int, value_dim: int
-) -> tuple[Tensor, Tensor]:
-    """Check what `project` was given and blank what the mask says does not exist; values default to the keys."""
-    check_regions("keys", keys, key_dim, mask)
-    blanked = blank_padding(keys, mask)
-    if values is None:
-        return blanked, blanked
-    check_regions("values", values, value_dim, None)
-    if values.shape[:2] != keys.shape[:2]:
-        raise ShapeError(f"values: expected one per key {list(keys.shape[:2])}, got {list(values.shape[:2])}")
-    return blanked, blank_padding(values, mask)
 
 
 def masked_mean(regions: Tensor, mask: Tensor | None) -> Tensor:
@@ -166,7 +226,7 @@ def spatial_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return F.softmax(scores, dim=-1)
 
 
-class ConventionalAttention(nn.Module):
+class ConventionalAttention(AttentionLayer):
     """Eq. 1: `a_i = W_a tanh(W_k k_i + W_q Q)`, `α = softmax(a)`, attended feature `Σ α_i v_i`.
 
     Args:
@@ -177,37 +237,29 @@ class ConventionalAttention(nn.Module):
     """
 
     def __init__(self, query_dim: int, region_dim: int, *, hidden_dim: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.query_dim = query_dim
-        self.region_dim = region_dim
+        super().__init__(query_dim, region_dim, region_dim)
         self.W_k = nn.Linear(region_dim, hidden_dim, bias=False)
         self.W_q = nn.Linear(query_dim, hidden_dim)
         self.W_a = nn.Linear(hidden_dim, 1, bias=False)
         self.dropout = Dropout(dropout)
 
-    def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
+    def projected(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> Projected:
         """Keys go through `W_k`; values stay as they are: `[B, 1, N, ·]` each."""
-        keys, values = keys_and_values(keys, values, mask, key_dim=self.region_dim, value_dim=self.region_dim)
         return Projected(self.W_k(keys).unsqueeze(1), values.unsqueeze(1), mask)
 
-    def forward(
+    def attend(
         self,
-        query: Tensor,
+        queries: Tensor,
         cache: Projected,
         *,
         allowed: Tensor | None = None,
         return_attention: bool = False,
         linear: LinearFunction = F.linear,
     ) -> Attended:
-        """Attend with `query` `[B, D_q]` or `[B, Q, D_q]`; see `AttentionLayer`."""
-        check_query(query, self.query_dim, cache, allowed)
-        queries = query if query.dim() == 3 else query.unsqueeze(1)  # [B, Q, D_q]
+        """Attend with queries `[B, Q, D_q]`; see `AttentionLayer`."""
         asked = linear(queries, self.W_q.weight, self.W_q.bias)
         hidden = torch.tanh(cache.keys + asked.unsqueeze(2))  # [B, Q, N, hidden]
         scores = self.W_a(self.dropout(hidden)).squeeze(-1).unsqueeze(1)  # [B, 1, Q, N]
         alpha = spatial_softmax(scores, attention_mask(cache.mask, allowed))
         attended = torch.matmul(alpha, cache.values).squeeze(1)  # [B, Q, D]
-        spatial = alpha.transpose(1, 2) if return_attention else None  # [B, Q, 1, N]
-        if query.dim() == 2:
-            return Attended(attended.squeeze(1), None if spatial is None else spatial.squeeze(1), None)
-        return Attended(attended, spatial, None)
+        return Attended(attended, alpha.transpose(1, 2) if return_attention else None, None)  # α: [B, Q, 1, N]

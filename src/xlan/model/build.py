@@ -12,8 +12,7 @@ from torch import nn
 
 from xlan.model.attention import ConventionalAttention
 from xlan.model.captioner import CaptionModel
-from xlan.model.decoder import LSTMDecoder
-from xlan.model.encoder import XLANEncoder
+from xlan.model.multihead import MultiHeadAttention
 from xlan.model.spec import Spec, TransformerSpec, XLANSpec, model_spec, spec_from_dict, spec_to_dict
 from xlan.model.stack import RegionUpdate, StackLayer, XLinearStack
 from xlan.model.transformer import (
@@ -22,7 +21,8 @@ from xlan.model.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from xlan.model.transformer_parts import FeedForward, MultiHeadAttention
+from xlan.model.transformer_parts import FeedForward
+from xlan.model.xlan import LSTMDecoder, XLANEncoder
 from xlan.model.xlinear import XLinearAttention, activation
 from xlan.model.xtransformer import (
     XTransformerDecoder,
@@ -84,7 +84,8 @@ def _xlan(spec: XLANSpec) -> CaptionModel:
         add_summary=released,
         project_attended=released,
         word_dropout=spec.word_dropout,
-        dropout=spec.dropout,
+        attended_dropout=spec.dropout,
+        context_dropout=spec.dropout,
         logit_dropout=spec.logit_dropout,
     )
     return CaptionModel(encoder, decoder, spec)

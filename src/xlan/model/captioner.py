@@ -19,15 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from xlan.errors import ModelError, ShapeError
-from xlan.model.interface import Encoded, check_captions
+from xlan.model.interface import Encoded, check_boxes, check_captions, check_features
 from xlan.model.rows import RowGroups, row_groups
 from xlan.model.spec import Spec
 
 
 class Encoder(Protocol):
-    """Region features → `Encoded`; an `nn.Module`."""
+    """Region features → `Encoded`; an `nn.Module`.
 
-    def __call__(self, features: Tensor, mask: Tensor | None = None) -> Encoded:
+    It is given checked input: zeros in padding, and a mask only where something is padded. An encoder with an attribute
+    `wants_boxes` that is true is given the boxes too, as a third argument.
+    """
+
+    def __call__(self, features: Tensor, mask: Tensor | None, /) -> Encoded:
         """Encode `[B, N, feature_dim]` with region mask `[B, N]` (bool)."""
 
 
@@ -71,8 +75,24 @@ class CaptionModel(nn.Module):
         """Width of the region features that `encode` takes."""
         return self.spec.feature_dim
 
-    def encode(self, features: Tensor, mask: Tensor | None = None) -> Encoded:
-        """Encode region features `[B, N, feature_dim]` with region mask `[B, N]` (bool, True = exists)."""
+    @property
+    def wants_boxes(self) -> bool:
+        """Whether `encode` needs the boxes of the regions; other models ignore them."""
+        return bool(getattr(self.encoder, "wants_boxes", False))
+
+    def encode(self, features: Tensor, mask: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
+        """Encode region features.
+
+        Args:
+            features: `[B, N, feature_dim]`.
+            mask: `[B, N]` bool, True where a region exists; None when all do.
+            boxes: `[B, N, 4]` as `Regions.boxes_by_diagonal` gives them; only for models that want them.
+        """
+        features, mask = check_features(features, self.feature_dim, mask)
+        if self.wants_boxes:
+            encode: Any = self.encoder
+            encoded: Encoded = encode(features, mask, check_boxes(boxes, features))
+            return encoded
         return self.encoder(features, mask)
 
     def start(self, encoded: Encoded, *, trace: bool = False) -> Any:
@@ -97,6 +117,7 @@ class CaptionModel(nn.Module):
         lengths: Tensor,
         owner: Tensor | None = None,
         *,
+        boxes: Tensor | None = None,
         scheduled_sampling: float = 0.0,
     ) -> Tensor:
         """Teacher forcing.
@@ -107,6 +128,7 @@ class CaptionModel(nn.Module):
             tokens: `[C, T]` input ids, each caption starting with `bos`.
             lengths: `[C]` how many positions of each caption are real (at least 1).
             owner: `[C]` image of each caption; default: C / B consecutive captions per image.
+            boxes: `[B, N, 4]`, see `encode`.
             scheduled_sampling: probability of feeding a word drawn from the model instead of the caption's own.
 
         Returns:
@@ -117,5 +139,5 @@ class CaptionModel(nn.Module):
         images = features.shape[0]
         check_captions(tokens, lengths, owner, images=images, vocab_size=self.vocab_size)
         groups = row_groups(owner, tokens.shape[0], images, tokens.device)
-        encoded = self.encode(features, mask)
+        encoded = self.encode(features, mask, boxes)
         return self.decoder(encoded, tokens, lengths, groups, scheduled_sampling=scheduled_sampling)

@@ -1,4 +1,4 @@
-"""What passes between encoder and decoder, and the checks at a model's door."""
+"""What passes between encoder and decoder, and the checks of a model's input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xlan.errors import ShapeError
+from xlan.errors import ModelError, ShapeError
 from xlan.model.attention import blank_padding, check_regions
 
 
@@ -16,7 +16,7 @@ class Encoded:
     """What an encoder knows of B images.
 
     Attributes:
-        summary: `[B, D]` the image-level feature (Eq. 9).
+        summary: `[B, D]` the image-level feature (Eq. 9 in X-LAN; two vectors side by side in LSTM-A).
         regions: `[B, N, D]` the region-level features.
         mask: `[B, N]` bool, True where a region exists; None when all do.
     """
@@ -29,10 +29,26 @@ class Encoded:
         return int(self.regions.shape[0])
 
 
-def check_features(features: Tensor, feature_dim: int, mask: Tensor | None) -> Tensor:
-    """Check a model's input and blank what the mask says does not exist."""
-    check_regions("features", features, feature_dim, mask)
-    return blank_padding(features, mask)
+def check_features(features: Tensor, feature_dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Check a model's input, once for all layers behind.
+
+    Returns:
+        The features with zeros where the mask says that nothing exists, and the mask: None when everything does.
+    """
+    mask = check_regions("features", features, feature_dim, mask)
+    return blank_padding(features, mask), mask
+
+
+def check_boxes(boxes: Tensor | None, features: Tensor) -> Tensor:
+    """Check the boxes of a model that needs them: `[B, N, 4]`, one for each of the features `[B, N, D]`."""
+    if boxes is None:
+        raise ModelError(
+            "boxes: this model builds a graph from the boxes of the regions, got none; "
+            "give boxes [images, regions, 4], or use a model without a graph"
+        )
+    if boxes.shape != (*features.shape[:2], 4):
+        raise ShapeError(f"boxes: expected shape {[*features.shape[:2], 4]}, got {list(boxes.shape)}")
+    return boxes.to(features.dtype)
 
 
 def check_captions(tokens: Tensor, lengths: Tensor, owner: Tensor | None, *, images: int, vocab_size: int) -> None:
@@ -58,8 +74,3 @@ def check_captions(tokens: Tensor, lengths: Tensor, owner: Tensor | None, *, ima
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= vocab_size:
         raise ShapeError(f"tokens: expected ids 0 to {vocab_size - 1}, got {low} to {high}; is this its vocabulary?")
-
-
-def real_positions(lengths: Tensor, words: int) -> Tensor:
-    """`[C, T]` bool: which positions of `T = words` belong to a caption."""
-    return torch.arange(words, device=lengths.device) < lengths.unsqueeze(1)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from xlan.types import StepTrace
+
 # Images leave the shared tensors when at least this share of them has no row left: each time costs one copy.
 SHRINK_AT = 0.25
 
@@ -80,3 +82,28 @@ class RowGroups:
 def row_groups(owner: Tensor | None, rows: int, images: int, device: torch.device) -> RowGroups:
     """Groups of `owner` (`[R]`), or of equally many consecutive rows per image when it is None."""
     return RowGroups.regular(images, rows // images, device) if owner is None else RowGroups.of(owner, images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowState:
+    """What the states of all decoders have.
+
+    Attributes:
+        groups: which row belongs to which image.
+        wants_trace: every step returns its attention.
+        trace: attention of the step that made this state, where it is wanted and the model has attention.
+    """
+
+    groups: RowGroups
+    wants_trace: bool
+    trace: StepTrace | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number R of rows."""
+        return self.groups.owner.numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and indices have to be."""
+        return self.groups.owner.device

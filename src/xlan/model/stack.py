@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.errors import ModelError
-from xlan.model.attention import blank_padding, check_regions
+from xlan.model.attention import check_keys_and_values
 from xlan.model.dropout import Dropout
 from xlan.model.xlinear import XLinearAttention
 
@@ -83,9 +83,8 @@ class StackLayer(nn.Module):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`[B, D]`, `[B, N, D]`, `[B, N, D]`, `[B, N]` → the attended feature, new keys and new values."""
-        one = keys is values
-        cache = self.block.project(keys, None if one else values, mask=mask)
-        attended = self.dropout(self.block(query, cache).feature)
+        cache = self.block.projected(keys, values, mask)
+        attended = self.dropout(self.block.attend(query.unsqueeze(1), cache).feature.squeeze(1))
         if self.update_keys is not None:
             keys = self.update_keys(attended, keys)
         values = keys if self.update_values is None else self.update_values(attended, values)
@@ -160,13 +159,10 @@ class XLinearStack(nn.Module):
         """Run the stack on a query `[B, D]`, keys and values `[B, N, D]` (default: the keys), region mask `[B, N]`."""
         if values is not None and not self.separate_values:
             raise ModelError("values: this stack was built with separate_values=False, it takes keys only")
-        check_regions("keys", keys, self.dim, mask)
-        keys = blank_padding(keys, mask)
-        if values is None:
-            values = keys
-        else:
-            check_regions("values", values, self.dim, mask)
-            values = blank_padding(values, mask)
+        return self.run(query, *check_keys_and_values(keys, values, mask, self.dim, self.dim))
+
+    def run(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Stacked:
+        """The same without checks; where keys and values are one tensor, it is passed twice."""
         features = []
         for layer in self.layers:
             query, keys, values = layer(query, keys, values, mask)

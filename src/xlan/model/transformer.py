@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlan.model.attention import Projected, blank_padding, masked_mean
+from xlan.model.attention import Projected, masked_mean
 from xlan.model.dropout import Dropout
-from xlan.model.interface import Encoded, check_features
+from xlan.model.interface import Encoded
+from xlan.model.multihead import MultiHeadAttention
 from xlan.model.rows import RowGroups
 from xlan.model.transformer_parts import (
     FeedForward,
-    MultiHeadAttention,
     TransformerState,
     WordInput,
     ask_images,
@@ -41,7 +41,7 @@ class TransformerEncoderLayer(nn.Module):
 
     def forward(self, regions: Tensor, mask: Tensor | None) -> Tensor:
         """`[B, N, D]` with region mask `[B, N]` → `[B, N, D]`."""
-        found = self.attention(regions, self.attention.project(regions, mask=mask)).feature
+        found = self.attention.attend(regions, self.attention.projected(regions, regions, mask)).feature
         return cast(Tensor, self.feed_forward(self.norm(regions + self.dropout(found))))
 
 
@@ -57,7 +57,6 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, feature_dim: int, layers: nn.ModuleList, *, dim: int, dropout: float) -> None:
         super().__init__()
-        self.feature_dim = feature_dim
         self.embed = nn.Linear(feature_dim, dim)
         self.embed_norm = nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
@@ -65,11 +64,9 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Encoded:
         """Encode `[B, N, feature_dim]` with region mask `[B, N]`."""
-        embedded = torch.relu(self.embed(check_features(features, self.feature_dim, mask)))
-        regions = self.dropout(self.embed_norm(embedded))
+        regions = self.dropout(self.embed_norm(torch.relu(self.embed(features))))
         for layer in self.layers:
             regions = layer(regions, mask)
-        regions = blank_padding(regions, mask)
         return Encoded(masked_mean(regions, mask), regions, mask)
 
 
@@ -104,7 +101,7 @@ class TransformerDecoderLayer(nn.Module):
         trace: bool,
     ) -> tuple[Tensor, StepTrace | None]:
         """New words `[R, L, D]`; `words` are all words so far."""
-        x = self.words_norm(x + self.dropout(self.words(x, words, allowed=allowed).feature))
+        x = self.words_norm(x + self.dropout(self.words.attend(x, words, allowed=allowed).feature))
         found, looked = ask_images(self.regions, x, regions, groups, trace=trace)
         return self.feed_forward(self.regions_norm(x + self.dropout(found))), looked
 
@@ -134,23 +131,14 @@ class TransformerDecoder(nn.Module):
 
     def start(self, encoded: Encoded, *, trace: bool = False) -> TransformerState:
         """One row per image, no words yet."""
-        return TransformerState(
-            words=(),
-            regions=tuple(layer.regions.project(encoded.regions, mask=encoded.mask) for layer in self._layers()),
-            image=None,
-            prefix=None,
-            length=0,
-            groups=RowGroups.regular(len(encoded), 1, encoded.summary.device),
-            wants_trace=trace,
-        )
+        return TransformerState.start((layer.regions for layer in self._layers()), encoded, trace=trace)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Ids `[R]` → log-probabilities `[R, V]` and the state behind them."""
         x = self.word_input(tokens.unsqueeze(1), state.length)
         caches, looked = [], None
         for i, layer in enumerate(self._layers()):
-            words = layer.words.project(x)
-            caches.append(state.words[i].append(words) if state.words else words)
+            caches.append(state.words_with(i, layer.words, x))
             x, looked = layer(x, caches[-1], state.regions[i], state.groups, allowed=None, trace=state.wants_trace)
         log_probs = F.log_softmax(self.logits(x.squeeze(1)), dim=-1)
         return log_probs, state.after(tuple(caches), looked)
@@ -164,6 +152,6 @@ class TransformerDecoder(nn.Module):
         x = self.word_input(tokens)
         allowed = causal(tokens.shape[1], x.device)
         for layer in self._layers():
-            regions = layer.regions.project(encoded.regions, mask=encoded.mask)
-            x, _ = layer(x, layer.words.project(x), regions, groups, allowed=allowed, trace=False)
+            regions = layer.regions.projected(encoded.regions, encoded.regions, encoded.mask)
+            x, _ = layer(x, layer.words.projected(x, x, None), regions, groups, allowed=allowed, trace=False)
         return cast(Tensor, self.logits(self.logit_dropout(x[real])))

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from xlan.errors import ModelError
-from xlan.model.attention import (
-    Attended,
-    AttentionLayer,
-    Projected,
-    attention_mask,
-    check_query,
-    keys_and_values,
-    spatial_softmax,
-)
+from xlan.lengths import real_positions
+from xlan.model.attention import AttentionLayer, Projected
 from xlan.model.dropout import Dropout
-from xlan.model.interface import real_positions
-from xlan.model.overtime import LinearFunction
-from xlan.model.rows import RowGroups
+from xlan.model.interface import Encoded
+from xlan.model.rows import RowGroups, RowState
 from xlan.types import StepTrace
 
 POSITION_BASE = 10_000.0
@@ -82,62 +74,12 @@ class FeedForward(nn.Module):
         return cast(Tensor, self.norm(x + self.dropout(self.linear_out(hidden))))
 
 
-class MultiHeadAttention(nn.Module):
-    """Scaled dot-product attention with heads and an output projection (the Transformer's own).
-
-    Args:
-        dim: width of queries, keys, values and result.
-        heads: number of heads.
-        dropout: dropout on the attention weights while training.
-    """
-
-    def __init__(self, dim: int, *, heads: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dim = dim
-        self.heads = heads
-        self.W_q = nn.Linear(dim, dim)
-        self.W_k = nn.Linear(dim, dim)
-        self.W_v = nn.Linear(dim, dim)
-        self.W_o = nn.Linear(dim, dim)
-        self.dropout = Dropout(dropout)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
-
-    def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
-        """Project keys and values `[B, N, D]` (default: the keys) to `[B, H, N, D/H]`."""
-        keys, values = keys_and_values(keys, values, mask, key_dim=self.dim, value_dim=self.dim)
-        return Projected(self._split(self.W_k(keys)), self._split(self.W_v(values)), mask)
-
-    def forward(
-        self,
-        query: Tensor,
-        cache: Projected,
-        *,
-        allowed: Tensor | None = None,
-        return_attention: bool = False,
-        linear: LinearFunction = F.linear,
-    ) -> Attended:
-        """Attend with `query` `[B, D]` or `[B, Q, D]`; see `AttentionLayer`."""
-        check_query(query, self.dim, cache, allowed)
-        queries = query if query.dim() == 3 else query.unsqueeze(1)
-        q = self._split(linear(queries, self.W_q.weight, self.W_q.bias))  # [B, H, Q, d]
-        scores = torch.matmul(q, cache.keys.transpose(2, 3)) / math.sqrt(q.shape[-1])
-        weights = spatial_softmax(scores, attention_mask(cache.mask, allowed))  # [B, H, Q, N]
-        pooled = torch.matmul(self.dropout(weights), cache.values)
-        feature = linear(pooled.transpose(1, 2).flatten(2), self.W_o.weight, self.W_o.bias)
-        spatial = weights.transpose(1, 2) if return_attention else None
-        if query.dim() == 2:
-            return Attended(feature.squeeze(1), None if spatial is None else spatial.squeeze(1), None)
-        return Attended(feature, spatial, None)
-
-
 def ask_images(
     attention: AttentionLayer, query: Tensor, cache: Projected, groups: RowGroups, *, trace: bool
 ) -> tuple[Tensor, StepTrace | None]:
     """Let rows `[R, L, D]` query the images they belong to; all L·K queries of an image go together."""
     grid = groups.to_images(query)  # [B, K, L, D]
-    found = attention(grid.flatten(1, 2), cache, return_attention=trace)
+    found = attention.attend(grid.flatten(1, 2), cache, return_attention=trace)
     feature = groups.to_rows(found.feature.view(grid.shape))
     if found.spatial is None:
         return feature, None
@@ -149,8 +91,8 @@ def ask_images(
     return feature, StepTrace(last_of_rows(found.spatial).mean(dim=1), channel)
 
 
-@dataclass(frozen=True)
-class TransformerState:
+@dataclass(frozen=True, kw_only=True)
+class TransformerState(RowState):
     """R rows of a decoder with caches.
 
     Attributes:
@@ -159,7 +101,6 @@ class TransformerState:
         image: `[B, D]` the image's share of the first query (X-Transformer), else None.
         prefix: `[R, D]` sum of the words so far (X-Transformer), else None.
         length: number of words so far.
-        groups: which row belongs to which image.
     """
 
     words: tuple[Projected, ...]
@@ -167,19 +108,32 @@ class TransformerState:
     image: Tensor | None
     prefix: Tensor | None
     length: int
-    groups: RowGroups
-    wants_trace: bool
-    trace: StepTrace | None = None
 
-    @property
-    def rows(self) -> int:
-        """Number R of rows."""
-        return self.groups.owner.numel()
+    @classmethod
+    def start(
+        cls,
+        attentions: Iterable[AttentionLayer],
+        encoded: Encoded,
+        *,
+        trace: bool,
+        image: Tensor | None = None,
+        prefix: Tensor | None = None,
+    ) -> TransformerState:
+        """One row per image, no words yet; `attentions` are the layers that look at regions."""
+        return cls(
+            words=(),
+            regions=tuple(layer.projected(encoded.regions, encoded.regions, encoded.mask) for layer in attentions),
+            image=image,
+            prefix=prefix,
+            length=0,
+            groups=RowGroups.regular(len(encoded), 1, encoded.regions.device),
+            wants_trace=trace,
+        )
 
-    @property
-    def device(self) -> torch.device:
-        """Where tokens and indices have to be."""
-        return self.groups.owner.device
+    def words_with(self, layer: int, attention: AttentionLayer, new: Tensor) -> Projected:
+        """Keys and values of the words so far in one layer, with the `new` one (`[R, 1, D]`) behind them."""
+        added = attention.projected(new, new, None)
+        return self.words[layer].append(added) if self.words else added
 
     def select(self, index: Tensor) -> TransformerState:
         """Rows `index`; images without a row are dropped once there are enough of them."""

@@ -27,16 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.errors import ModelError, ShapeError
-from xlan.model.attention import (
-    Attended,
-    Projected,
-    attention_mask,
-    check_query,
-    keys_and_values,
-    spatial_softmax,
-)
+from xlan.model.attention import Attended, AttentionLayer, Projected, attention_mask, spatial_softmax
 from xlan.model.bilinear import bilinear_scores
-from xlan.model.overtime import LinearFunction
+from xlan.model.recurrent_linear import LinearFunction
 
 CELU_ALPHA = 1.3  # of the released code
 
@@ -66,7 +59,7 @@ class BilinearProjection(nn.Module):
         return cast(Tensor, self.norm(y.flatten(0, -2))).view(y.shape)
 
 
-class XLinearAttention(nn.Module):
+class XLinearAttention(AttentionLayer):
     """The block of Eq. 2–6.
 
     Args:
@@ -96,12 +89,9 @@ class XLinearAttention(nn.Module):
         bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(query_dim, key_dim or query_dim, value_dim or key_dim or query_dim)
         if heads < 1 or bilinear_dim % heads:
             raise ShapeError(f"heads: expected a divisor of bilinear_dim {bilinear_dim}, got {heads}")
-        self.query_dim = query_dim
-        self.key_dim = key_dim or query_dim
-        self.value_dim = value_dim or self.key_dim
         self.bilinear_dim = bilinear_dim
         self.heads = heads
         self.head_dim = bilinear_dim // heads
@@ -124,32 +114,21 @@ class XLinearAttention(nn.Module):
         """`[B, L, D_B]` → `[B, H, L, d]`."""
         return x.view(*x.shape[:-1], self.heads, self.head_dim).transpose(1, 2)
 
-    def project(self, keys: Tensor, values: Tensor | None = None, *, mask: Tensor | None = None) -> Projected:
-        """Project keys `[B, N, D_k]` and values `[B, N, D_v]` (default: the keys), once for any number of queries."""
-        keys, values = keys_and_values(keys, values, mask, key_dim=self.key_dim, value_dim=self.value_dim)
+    def projected(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> Projected:
+        """Project keys `[B, N, D_k]` and values `[B, N, D_v]`, once for any number of queries."""
         # Contiguous: asked many times, copied once.
         return Projected(self._split(self.keys(keys)).contiguous(), self._split(self.values(values)).contiguous(), mask)
 
-    def forward(
+    def attend(
         self,
-        query: Tensor,
+        queries: Tensor,
         cache: Projected,
         *,
         allowed: Tensor | None = None,
         return_attention: bool = False,
         linear: LinearFunction = F.linear,
     ) -> Attended:
-        """Attend with one query per image or a sequence of them.
-
-        Args:
-            query: `[B, D_q]` or `[B, Q, D_q]`.
-            cache: what `project` returned for the same B images.
-            allowed: `[Q, N]` or `[B, Q, N]` bool, which regions each query may see (causal attention); default all.
-            return_attention: also return the distributions of Eq. 3 and 5.
-            linear: applies the projections of the query; a loop over time passes `OverTime()`.
-        """
-        check_query(query, self.query_dim, cache, allowed)
-        queries = query if query.dim() == 3 else query.unsqueeze(1)
+        """Attend with queries `[B, Q, D_q]`; `return_attention` gives the distributions of Eq. 3 and 5."""
         mask = attention_mask(cache.mask, allowed)  # [B, 1, Q, N] or None
 
         q = self._split(self.query_for_keys(queries, linear))  # [B, H, Q, d]
@@ -166,13 +145,9 @@ class XLinearAttention(nn.Module):
         pooled = torch.matmul(spatial.to(cache.values.dtype), cache.values)  # Σ_i β^s_i σ(W_v v_i): [B, H, Q, d]
         attended = channel * pooled * self._split(self.query_for_values(queries, linear))
 
-        feature = _join(attended)
         if not return_attention:
-            return Attended(feature if query.dim() == 3 else feature.squeeze(1), None, None)
-        gate, weights = _join(channel), spatial.transpose(1, 2)
-        if query.dim() == 2:
-            return Attended(feature.squeeze(1), weights.squeeze(1), gate.squeeze(1))
-        return Attended(feature, weights, gate)
+            return Attended(_join(attended), None, None)
+        return Attended(_join(attended), spatial.transpose(1, 2), _join(channel))
 
 
 def _join(x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from xlan.model.attention import Projected, masked_mean
 from xlan.model.dropout import Dropout
-from xlan.model.interface import Encoded, check_features
+from xlan.model.interface import Encoded
 from xlan.model.rows import RowGroups
 from xlan.model.stack import RegionUpdate, StackLayer
 from xlan.model.transformer_parts import (
@@ -65,7 +65,6 @@ class XTransformerEncoder(nn.Module):
 
     def __init__(self, feature_dim: int, layers: nn.ModuleList, *, dim: int, sigma: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.feature_dim = feature_dim
         self.embed = nn.Linear(feature_dim, dim)
         self.sigma = sigma
         self.embed_norm = nn.LayerNorm(dim)
@@ -80,7 +79,7 @@ class XTransformerEncoder(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Encoded:
         """Encode `[B, N, feature_dim]` with region mask `[B, N]`."""
-        regions = self.embed_regions(check_features(features, self.feature_dim, mask))
+        regions = self.embed_regions(features)
         found = [masked_mean(regions, mask)]
         for layer in self.layers:
             attended, regions = layer(found[-1], regions, mask)
@@ -131,7 +130,7 @@ class XTransformerDecoderLayer(nn.Module):
         trace: bool,
     ) -> tuple[Tensor, Tensor, StepTrace | None]:
         """Words and queries `[R, L, D]`, both new; `words` are all words so far → new words, new queries."""
-        y = x + self.dropout(self.words(query, words, allowed=allowed).feature)
+        y = x + self.dropout(self.words.attend(query, words, allowed=allowed).feature)
         found, looked = ask_images(self.regions, self.cross_norm(y), regions, groups, trace=trace)
         query = self.query_norm(y + self.dropout(found))
         if self.update is not None and self.feed_forward is not None:
@@ -173,14 +172,12 @@ class XTransformerDecoder(nn.Module):
 
     def start(self, encoded: Encoded, *, trace: bool = False) -> TransformerState:
         """One row per image, no words yet."""
-        return TransformerState(
-            words=(),
-            regions=tuple(layer.regions.project(encoded.regions, mask=encoded.mask) for layer in self._layers()),
+        return TransformerState.start(
+            (layer.regions for layer in self._layers()),
+            encoded,
+            trace=trace,
             image=self.query_of_image(encoded.summary),
             prefix=torch.zeros_like(encoded.summary),
-            length=0,
-            groups=RowGroups.regular(len(encoded), 1, encoded.summary.device),
-            wants_trace=trace,
         )
 
     def _layers(self) -> list[XTransformerDecoderLayer]:
@@ -196,8 +193,7 @@ class XTransformerDecoder(nn.Module):
         query = self.dropout(state.image.index_select(0, state.groups.owner).unsqueeze(1) * self.query_of_words(mean))
         queries, caches, looked = [query], [], None
         for i, layer in enumerate(self._layers()):
-            words = layer.words.project(x)
-            caches.append(state.words[i].append(words) if state.words else words)
+            caches.append(state.words_with(i, layer.words, x))
             x, query, looked = layer(
                 x, query, caches[-1], state.regions[i], state.groups, allowed=None, trace=state.wants_trace
             )
@@ -220,8 +216,9 @@ class XTransformerDecoder(nn.Module):
         allowed = causal(tokens.shape[1], x.device)
         queries = [query[real]]
         for layer in self._layers():
-            regions = layer.regions.project(encoded.regions, mask=encoded.mask)
-            x, query, _ = layer(x, query, layer.words.project(x), regions, groups, allowed=allowed, trace=False)
+            regions = layer.regions.projected(encoded.regions, encoded.regions, encoded.mask)
+            words = layer.words.projected(x, x, None)
+            x, query, _ = layer(x, query, words, regions, groups, allowed=allowed, trace=False)
             queries.append(query[real])
         joined = self.join(torch.cat(queries, dim=-1))
         return cast(Tensor, self.logits(self.logit_dropout(joined)))

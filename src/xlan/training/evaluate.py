@@ -11,6 +11,7 @@ import torch
 from xlan.data.collate import CaptionBatch, ImageBatch
 from xlan.decoding.beam import beam_search
 from xlan.files import write_json
+from xlan.lengths import real_positions
 from xlan.metrics.coco import plain_id
 from xlan.text.vocab import Vocabulary
 from xlan.training.distributed import World
@@ -75,7 +76,7 @@ def reference_loss(
             batch = some.to(world.device)
             # Not through hooks, which would gather sharded weights that the caller has gathered already.
             logits = policy.forward(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner)
-            real = torch.arange(batch.targets.shape[1], device=world.device) < batch.lengths[:, None]
+            real = real_positions(batch.lengths, batch.targets.shape[1])
             total += float(cross_entropy(logits, batch.targets[real]))
             words += logits.shape[0]
     total, words = world.sum([total, words])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from xlan.decoding.sample import sample
+from xlan.lengths import real_positions
 from xlan.training.distributed import World
 from xlan.training.losses import label_smoothed, log_probabilities, policy_gradient
 from xlan.training.rewards import RewardPool, Rewards
@@ -63,7 +64,7 @@ def xe_step(model: nn.Module, batch: Batch, *, world: World, smoothing: float, o
     """
     options = {"scheduled_sampling": own_words} if own_words else {}
     logits: Tensor = model(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner, **options)
-    real = torch.arange(batch.targets.shape[1], device=batch.targets.device) < batch.lengths[:, None]
+    real = real_positions(batch.lengths, batch.targets.shape[1])
     total = label_smoothed(logits, batch.targets[real], smoothing)
     words = logits.shape[0]
     loss = total * (world.size / world.sum([words])[0])
@@ -187,7 +188,7 @@ def sampled_words(ids: Tensor, lengths: Tensor, special: SpecialIds) -> tuple[Te
     longest = int(lengths.max())
     flat, lengths = ids[..., :longest].flatten(0, 1), lengths.flatten()
     start = flat.new_full((images * n, 1), special.bos)
-    real = torch.arange(longest, device=flat.device) < lengths[:, None]
+    real = real_positions(lengths, longest)
     owner = torch.arange(images, device=flat.device).repeat_interleave(n)
     return torch.cat([start, flat[:, :-1]], dim=1), flat[real], lengths, owner
 

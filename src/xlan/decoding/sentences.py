@@ -5,28 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from xlan.decoding.arguments import SearchArguments
 from xlan.decoding.controls import Prefix
-from xlan.decoding.plan import Plan
 from xlan.decoding.result import DecodingResult, sum_in_order
+from xlan.decoding.step import IMPOSSIBLE
 from xlan.required import not_a_number
 from xlan.types import StepTrace
 
 
-class Rows:
+class Sentences:
     """B × K sentences, of which only the unfinished are still computed.
 
     Args:
-        plan: the checked arguments of the search.
+        arguments: the checked arguments of the search.
         images: number B of images.
         per_image: number K of sentences per image.
         device: where the tensors live.
     """
 
-    def __init__(self, plan: Plan, *, images: int, per_image: int, device: torch.device) -> None:
-        self._plan = plan
+    def __init__(self, arguments: SearchArguments, *, images: int, per_image: int, device: torch.device) -> None:
+        self._arguments = arguments
         self._per_image = per_image
         total = images * per_image
-        self._tokens = torch.full((total, plan.max_length), plan.special.pad, device=device)
+        self._tokens = torch.full((total, arguments.max_length), arguments.special.pad, device=device)
         self._lengths = torch.zeros(total, dtype=torch.int64, device=device)
         self._finished = torch.zeros(total, dtype=torch.bool, device=device)
         self._log_probs: list[Tensor] = []
@@ -43,12 +44,12 @@ class Rows:
     def last_tokens(self) -> Tensor:
         """What to feed next: `[R]`."""
         if self.step == 0:
-            return torch.full_like(self.alive, self._plan.special.bos)
+            return torch.full_like(self.alive, self._arguments.special.bos)
         return self._tokens[self.alive, self.step - 1]
 
     def prefix(self) -> Prefix:
         """What the unfinished sentences said so far."""
-        return self._plan.prefix(self._tokens[self.alive, : self.step], self.alive // self._per_image)
+        return self._arguments.prefix(self._tokens[self.alive, : self.step], self.alive // self._per_image)
 
     def append(self, words: Tensor, log_probs: Tensor, trace: StepTrace | None) -> Tensor | None:
         """Add a word to every unfinished sentence.
@@ -68,7 +69,7 @@ class Rows:
         self._log_probs.append(log_probs)
         if trace is not None:
             self._traces.append(trace)
-        ended = words == self._plan.special.eos
+        ended = words == self._arguments.special.eos
         self._finished[places] = ended
         if not bool(ended.any()):
             return None
@@ -82,11 +83,11 @@ class Rows:
         Args:
             best: `[R]` largest log-probability of each row after the controls.
         """
-        if bool((best > float("-inf")).all()):
+        if bool((best > IMPOSSIBLE).all()):
             return
-        lost = (~(best > float("-inf"))).nonzero().squeeze(1)
+        lost = (~(best > IMPOSSIBLE)).nonzero().squeeze(1)
         images = sorted(set((self.alive[lost] // self._per_image).tolist()))
-        raise not_a_number(images) if bool(best.isnan().any()) else self._plan.dead_end(images)
+        raise not_a_number(images) if bool(best.isnan().any()) else self._arguments.dead_end(images)
 
     def result(self) -> DecodingResult:
         """The sentences as tensors."""

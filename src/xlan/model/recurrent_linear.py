@@ -1,8 +1,9 @@
 """Linear layers used at every time step, with one weight gradient for all steps.
 
 Autograd computes the gradient of a recurrent weight as one small matrix product per step and adds them up: for a
-caption of 17 words, 17 products that each read and write a whole weight matrix for a few dozen rows. `OverTime` notes
-inputs and output gradients while the steps run backwards and multiplies them once at the end. The values are the same.
+caption of 17 words, 17 products that each read and write a whole weight matrix for a few dozen rows. `RecurrentLinear`
+collects inputs and output gradients while the steps run backwards and multiplies them once at the end. The values are
+the same.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch.nn import functional as F
 LinearFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-class OverTime:
-    """A stand-in for `F.linear` during one pass over time: `linear = OverTime()`, then `linear(x, weight, bias)`."""
+class RecurrentLinear:
+    """Replaces `F.linear` during one pass over time: `linear = RecurrentLinear()`, then `linear(x, weight, bias)`."""
 
     def __init__(self) -> None:
         self._bags: dict[int, _Bag] = {}
@@ -37,7 +38,7 @@ class _Bag:
     """Inputs and output gradients of one weight, collected over the steps."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.original = weight  # kept alive: OverTime knows weights by their identity
+        self.original = weight  # kept alive: RecurrentLinear tells weights apart by their identity
         device = weight.device.type
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)

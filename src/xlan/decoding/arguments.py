@@ -15,7 +15,7 @@ from xlan.types import SpecialIds
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchArguments:
     """Checked arguments of a search.
 
     Attributes:
@@ -51,7 +51,9 @@ class Plan:
         return no_sentence(images, self.word_limit)
 
 
-def make_plan(vocab_size: int, special: SpecialIds, *, max_length: int, controls: Sequence[Control]) -> Plan:
+def check_arguments(
+    vocab_size: int, special: SpecialIds, *, max_length: int, controls: Sequence[Control]
+) -> SearchArguments:
     """Check what a search was asked for.
 
     Raises:
@@ -72,7 +74,7 @@ def make_plan(vocab_size: int, special: SpecialIds, *, max_length: int, controls
         check = getattr(control, "check", None)
         if check is not None:
             check(limits)
-    return Plan(vocab_size, special, max_length, limit, others, required)
+    return SearchArguments(vocab_size, special, max_length, limit, others, required)
 
 
 def _join_required(controls: Sequence[Control]) -> Require | None:
