@@ -89,7 +89,8 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from xlan.pretrained import save_pretrained
     from xlan.text.vocab import Vocabulary
     from xlan.vision import efficientnet
-    from xlan.vision.grid import GridExtractor, GridSettings
+    from xlan.vision.grid import GridExtractor
+    from xlan.vision.grid_settings import GridSettings
 
     folder = tmp_path_factory.mktemp("models")
     with torch.random.fork_rng():

@@ -35,8 +35,9 @@ from xlan.errors import DataError, TrainingError
 from xlan.files import read_json_lines
 from xlan.training.stop import StopRequest
 from xlan.vision import efficientnet
-from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
+from xlan.vision.efficientnet import EfficientNetLite
 from xlan.vision.grid import GridExtractor, normalise
+from xlan.vision.lite import SPECS, LiteSpec
 from xlan.vision.sources import Picture
 from xlan.vision.words import WordHead
 
@@ -50,7 +51,7 @@ def spec() -> LiteSpec:
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Callable[[], EfficientNetLite]:
     """Makes the same small network each time, its statistics set so that activations neither vanish nor grow."""
-    monkeypatch.setitem(efficientnet.SPECS, "tiny", spec())
+    monkeypatch.setitem(SPECS, "tiny", spec())
 
     def make() -> EfficientNetLite:
         torch.manual_seed(3)

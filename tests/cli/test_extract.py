@@ -17,8 +17,10 @@ from typer.testing import CliRunner, Result
 from xlan.cli.main import app
 from xlan.errors import DataError, FeatureError
 from xlan.vision import efficientnet
-from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
-from xlan.vision.grid import GridExtractor, GridSettings
+from xlan.vision.efficientnet import EfficientNetLite
+from xlan.vision.grid import GridExtractor
+from xlan.vision.grid_settings import GridSettings
+from xlan.vision.lite import SPECS, LiteSpec
 from xlan.vision.store import FeatureStore
 
 
@@ -26,7 +28,7 @@ from xlan.vision.store import FeatureStore
 def vision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file with a small adapted network."""
     spec = LiteSpec("tiny", width=0.25, depth=0.25, input_size=64, head=24)
-    monkeypatch.setitem(efficientnet.SPECS, "tiny", spec)
+    monkeypatch.setitem(SPECS, "tiny", spec)
     torch.manual_seed(0)
     path = tmp_path / "vision.safetensors"
     GridExtractor(EfficientNetLite(spec), GridSettings("tiny", input_size=64)).save(path)
@@ -164,7 +166,7 @@ def test_a_folder_without_pictures(tmp_path: Path, vision: Path) -> None:
 def test_adapt_leaves_a_network_that_extract_reads(
     dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = EfficientNetLite(efficientnet.SPECS["tiny"])
+    made = EfficientNetLite(SPECS["tiny"])
     monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
     options = (
         "--network",
@@ -194,7 +196,7 @@ def test_adapt_leaves_a_network_that_extract_reads(
 def test_a_term_signal_makes_adapt_save_and_end(
     dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = EfficientNetLite(efficientnet.SPECS["tiny"])
+    made = EfficientNetLite(SPECS["tiny"])
     monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
     monkeypatch.setattr("xlan.cli.adapt._show", lambda record: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)

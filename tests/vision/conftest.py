@@ -11,15 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from xlan.vision import efficientnet
-from xlan.vision.efficientnet import EfficientNetLite, LiteSpec
+from xlan.vision.efficientnet import EfficientNetLite
+from xlan.vision.lite import SPECS, LiteSpec
 
 
 @pytest.fixture
 def tiny_spec(monkeypatch: pytest.MonkeyPatch) -> LiteSpec:
     """A network of a few thousand weights, known as "tiny" while the test runs."""
     spec = LiteSpec("tiny", width=0.25, depth=0.25, input_size=64, head=24)
-    monkeypatch.setitem(efficientnet.SPECS, "tiny", spec)
+    monkeypatch.setitem(SPECS, "tiny", spec)
     return spec
 
 

@@ -14,9 +14,10 @@ from torch import nn
 
 from xlan.errors import MissingExtraError, ModelError, WeightsError
 from xlan.vision import efficientnet
-from xlan.vision.efficientnet import LITE0, LITE2, ConvNorm, EfficientNetLite, LiteSpec, folded, round_channels
+from xlan.vision.efficientnet import ConvNorm, EfficientNetLite, folded
 from xlan.vision.grid import normalise
 from xlan.vision.image import open_image, square_pixels
+from xlan.vision.lite import LITE0, LITE2, LiteSpec, round_channels
 
 TINY = LiteSpec("tiny", width=0.25, depth=0.25, input_size=64, head=32)
 

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from xlan.errors import ModelError, WeightsError
 from xlan.vision.efficientnet import EfficientNetLite
-from xlan.vision.grid import GridExtractor, GridSettings, load_vision, normalise
+from xlan.vision.grid import GridExtractor, load_vision, normalise
+from xlan.vision.grid_settings import GridSettings
 from xlan.vision.image import open_image
 from xlan.vision.regions import RegionExtractor, extract_regions, grid_boxes
 

@@ -42,7 +42,8 @@ from xlan.training.average import AveragedWeights
 from xlan.training.schedule import Cosine
 from xlan.training.stop import Stopped, StopRequest
 from xlan.vision import efficientnet
-from xlan.vision.grid import GridSettings, normalise, save_vision
+from xlan.vision.grid import normalise, save_vision
+from xlan.vision.grid_settings import GridSettings
 from xlan.vision.sources import Picture
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -56,7 +57,7 @@ class AdaptSettings:
     """One run of adaptation.
 
     Attributes:
-        network: a name of `efficientnet.SPECS`.
+        network: a name of `xlan.vision.lite.SPECS`.
         input_size: side in pixels of the views. A random view shows things larger than the whole picture does, by 1.15
             on average; training at 192 and extracting at 224 shows them equally large, and saves a quarter of the time.
         test_size: side in pixels for evaluation, and for the extractor that is left.

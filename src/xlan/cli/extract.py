@@ -137,7 +137,8 @@ def _levels(text: str | None) -> tuple[int, ...] | None:
 
 
 def _grid(network: str, vision: Path | None, changes: dict[str, Any]) -> RegionExtractor:
-    from xlan.vision.grid import GridExtractor, GridSettings
+    from xlan.vision.grid import GridExtractor
+    from xlan.vision.grid_settings import GridSettings
 
     if vision is not None:
         return GridExtractor.load(vision, **changes)

@@ -1,9 +1,8 @@
 """EfficientNet-Lite 0 and 2: the convolutional network whose maps become grid regions.
 
-Written from "EfficientNet: Rethinking Model Scaling" (Tan & Le, 2019, Table 1: the stages; §3.3: width and depth
-scaling) and the description of its Lite variants: no squeeze-and-excitation, ReLU6 instead of swish, and stem, head
-and the depth of the first and last stage are not scaled. Convolutions pad as TensorFlow's "SAME" does: with stride 2
-the extra pixel goes to the right and the bottom, and the published weights are wrong by half a pixel otherwise.
+The Lite variants have no squeeze-and-excitation, and ReLU6 instead of swish; `xlan.vision.lite` has their numbers.
+Convolutions pad as TensorFlow's "SAME" does: with stride 2 the extra pixel goes to the right and the bottom, and the
+published weights are wrong by half a pixel otherwise.
 
 The ImageNet weights come from two small packages (extra `vision`); `load_imagenet` maps their names to ours and
 refuses a file that leaves a tensor without a value.
@@ -13,9 +12,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,62 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from xlan.errors import MissingExtraError, ModelError, WeightsError
+from xlan.vision.lite import SPECS, STEM_CHANNELS, Block, LiteSpec, same_padding
 from xlan.weights import compare_weights
 
 IMAGENET_CLASSES = 1000
-
-
-@dataclass(frozen=True)
-class LiteSpec:
-    """Size of one EfficientNet-Lite.
-
-    Attributes:
-        name: how users and files call it.
-        width: multiplier of channels (stem and head excepted).
-        depth: multiplier of repeats (first and last stage excepted).
-        input_size: side in pixels of the square input it was trained with.
-        head: channels of the last map.
-    """
-
-    name: str
-    width: float
-    depth: float
-    input_size: int
-    head: int = 1280
-
-
-LITE0 = LiteSpec("efficientnet-lite0", width=1.0, depth=1.0, input_size=224)
-LITE2 = LiteSpec("efficientnet-lite2", width=1.1, depth=1.2, input_size=260)
-SPECS = {spec.name: spec for spec in (LITE0, LITE2)}
-
-
-class _Stage(NamedTuple):
-    repeats: int
-    kernel: int
-    stride: int
-    expand: int
-    channels: int
-
-
-_STEM_CHANNELS = 32
-_STAGES = (
-    _Stage(1, 3, 1, 1, 16),
-    _Stage(2, 3, 2, 6, 24),
-    _Stage(2, 5, 2, 6, 40),
-    _Stage(3, 3, 2, 6, 80),
-    _Stage(3, 5, 1, 6, 112),
-    _Stage(4, 5, 2, 6, 192),
-    _Stage(1, 3, 1, 6, 320),
-)
-_LAST_STRIDE8_STAGE = 2
-_LAST_STRIDE16_STAGE = 4
-
-
-def round_channels(channels: int, width: float) -> int:
-    """Scale a channel count to a multiple of 8, never losing more than a tenth."""
-    scaled = channels * width
-    rounded = max(8, int(scaled + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * scaled else rounded
 
 
 class ConvNorm(nn.Module):
@@ -124,11 +69,7 @@ class ConvNorm(nn.Module):
 
     def _same_padding(self, x: Tensor) -> list[int]:
         kernel, stride = self.conv.kernel_size[0], self.conv.stride[0]
-        padding = []
-        for size in (x.shape[-1], x.shape[-2]):
-            total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
-            padding += [total // 2, total - total // 2]
-        return padding
+        return [pixels for size in (x.shape[-1], x.shape[-2]) for pixels in same_padding(size, kernel, stride)]
 
     def fold(self) -> None:
         """Put the normalisation into the convolution, in place; for inference only."""
@@ -151,13 +92,13 @@ def _folded_weights(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tenso
 class InvertedResidual(nn.Module):
     """Expand, filter depthwise, project; added to the input where shapes allow (MobileNetV2's block)."""
 
-    def __init__(self, in_channels: int, out_channels: int, *, kernel: int, stride: int, expand: int) -> None:
+    def __init__(self, block: Block) -> None:
         super().__init__()
-        hidden = in_channels * expand
-        self.expand = ConvNorm(in_channels, hidden, kernel=1) if expand != 1 else nn.Identity()
-        self.depthwise = ConvNorm(hidden, hidden, kernel=kernel, stride=stride, groups=hidden)
-        self.project = ConvNorm(hidden, out_channels, kernel=1, activate=False)
-        self.residual = stride == 1 and in_channels == out_channels
+        hidden = block.in_channels * block.expand
+        self.expand = ConvNorm(block.in_channels, hidden, kernel=1) if block.expand != 1 else nn.Identity()
+        self.depthwise = ConvNorm(hidden, hidden, kernel=block.kernel, stride=block.stride, groups=hidden)
+        self.project = ConvNorm(hidden, block.out_channels, kernel=1, activate=False)
+        self.residual = block.residual
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, C, H, W]` → `[B, C', H / stride, W / stride]`."""
@@ -191,24 +132,12 @@ class EfficientNetLite(nn.Module):
     def __init__(self, spec: LiteSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.stem = ConvNorm(3, _STEM_CHANNELS, kernel=3, stride=2)
-        blocks: list[nn.Module] = []
-        channels = _STEM_CHANNELS
-        for number, stage in enumerate(_STAGES):
-            ends = number in (0, len(_STAGES) - 1)
-            repeats = stage.repeats if ends else math.ceil(stage.repeats * spec.depth)
-            out = round_channels(stage.channels, spec.width)
-            for i in range(repeats):
-                stride = stage.stride if i == 0 else 1
-                block = InvertedResidual(channels, out, kernel=stage.kernel, stride=stride, expand=stage.expand)
-                blocks.append(block)
-                channels = out
-            if number == _LAST_STRIDE16_STAGE:
-                self.stride16_channels, self._stride16_block = channels, len(blocks) - 1
-            if number == _LAST_STRIDE8_STAGE:
-                self.stride8_blocks = len(blocks)
-        self.blocks = nn.ModuleList(blocks)
-        self.head = ConvNorm(channels, spec.head, kernel=1)
+        self.stem = ConvNorm(3, STEM_CHANNELS, kernel=3, stride=2)
+        blocks = spec.blocks
+        self.blocks = nn.ModuleList(InvertedResidual(block) for block in blocks)
+        self.stride8_blocks = spec.stride8_blocks
+        self.stride16_channels, self._stride16_block = spec.stride16_channels, spec.stride16_blocks - 1
+        self.head = ConvNorm(blocks[-1].out_channels, spec.head, kernel=1)
         self.stride32_channels = spec.head
 
     def forward(self, images: Tensor, *, frozen_blocks: int = 0) -> FeatureMaps:
