@@ -24,6 +24,7 @@ from xlan.cli import (
     explain,
     features,
     import_checkpoint,
+    import_detector,
     metrics,
     pack,
     predict,
@@ -65,6 +66,7 @@ app.command("doctor")(doctor.doctor)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
+app.command("import-detector")(import_detector.import_detector)
 app.command("pack")(pack.pack)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)

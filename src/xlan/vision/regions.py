@@ -19,12 +19,12 @@ class PreparedImage:
     """A picture as an extractor wants it, small enough to wait in a queue.
 
     Attributes:
-        pixels: `[H, W, 3]` uint8, at the extractor's own input size.
+        pixels: `[H, W, 3]` at the extractor's own input size; uint8, or float32 where it resizes in floats.
         width: width in pixels of the picture it came from.
         height: its height in pixels.
     """
 
-    pixels: npt.NDArray[np.uint8]
+    pixels: npt.NDArray[Any]
     width: int
     height: int
 

@@ -1,0 +1,10 @@
+"""Two-stage detectors: pictures → boxes with names and features.
+
+boxes, anchors, nms, pooling   the operators, in plain torch, each beside a slow and obvious version
+conventions                    what the public implementations of bottom-up attention differ in, as values
+resize, resnet, bottom_up      the network of the paper's features: preprocessing, ResNet-101, proposals, heads
+selection                      which proposals become regions: 10 to 100, or a fixed number
+weights, directory             public weight files → a detector directory, and back into memory
+lite, lite_training            a small detector of our own on EfficientNet-Lite, and how it is trained
+extractor                      either of them behind the interface that captioning uses
+"""

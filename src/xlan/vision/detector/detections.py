@@ -1,0 +1,61 @@
+"""What a detector says of one picture, and what every detector looks like from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from xlan.types import Regions
+from xlan.vision.regions import PreparedImage, RegionExtractor
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Regions of one picture with names.
+
+    Attributes:
+        regions: features, boxes (fractions of the picture) and scores.
+        classes: `[N]` numbers of the objects' names.
+        names: `N` names of the objects.
+        attributes: `N` names of attributes ("red", "standing"); None where the detector has none.
+        attribute_scores: `[N]`; None where the detector has none.
+    """
+
+    regions: Regions
+    classes: npt.NDArray[np.int64]
+    names: tuple[str, ...]
+    attributes: tuple[str, ...] | None = None
+    attribute_scores: npt.NDArray[np.float32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One JSON-ready object per region: name, score, box as fractions and, where known, attribute."""
+        scores = self.regions.scores
+        result: list[dict[str, Any]] = []
+        for i, (name, box) in enumerate(zip(self.names, self.regions.boxes.tolist(), strict=True)):
+            record: dict[str, Any] = {"name": name, "box": [round(value, 5) for value in box]}
+            if scores is not None:
+                record["score"] = round(float(scores[i]), 5)
+            if self.attributes is not None and self.attribute_scores is not None:
+                record["attribute"] = self.attributes[i]
+                record["attribute_score"] = round(float(self.attribute_scores[i]), 5)
+            result.append(record)
+        return result
+
+
+class Detector(RegionExtractor, Protocol):
+    """An extractor whose regions have names."""
+
+    def detect(self, images: Sequence[PreparedImage]) -> list[Detections]:
+        """Named regions of each image, in order."""
+
+
+def name_of(names: Sequence[str], number: int, what: str) -> str:
+    """The name with a number; `object 17` where no names are known."""
+    return names[number] if number < len(names) else f"{what} {number}"
