@@ -30,8 +30,9 @@ from PIL import Image
 
 from xlan import Captioner, CaptionOptions
 from xlan.cli.threads import leave_a_core
+from xlan.engines.torch_engine import TorchEngine
 from xlan.pipeline import SHIPPED
-from xlan.vision.padding import pad_regions
+from xlan.wording import request_of
 
 STAGES = ("decode", "vision", "encoder", "beam")
 LOAD_SECONDS, PHOTO_SECONDS, PHOTOS_PER_SECOND = 2.0, 0.5, 8.0  # what we want to stay below, below and above
@@ -72,14 +73,15 @@ class Clock:
 
 def split(captioner: Captioner, photos: Sequence[Path], options: CaptionOptions) -> dict[str, float]:
     """Seconds by stage for one batch, everything in one thread after another."""
-    clock, extractor = Clock(), captioner.extractor
+    clock, extractor, engine = Clock(), captioner.extractor, captioner.engine
     assert extractor is not None
+    assert isinstance(engine, TorchEngine)
     with torch.inference_mode():
         prepared = clock("decode", lambda: [captioner.prepare(photo) for photo in photos])
         regions = clock("vision", lambda: extractor.extract(prepared))
-        features, mask = pad_regions(regions, captioner.model.feature_dim)
-        encoded = clock("encoder", lambda: captioner.model.encode(features, mask))
-        clock("beam", lambda: captioner._decode(encoded, options))
+        inputs = engine._inputs(regions)
+        encoded = clock("encoder", lambda: engine.model.encode(*inputs))
+        clock("beam", lambda: engine._search(encoded, request_of(options, captioner.vocabulary)))
     return clock.seconds
 
 

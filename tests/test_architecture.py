@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "xlan"
 
-EVERYWHERE = {"errors", "types", "files", "lengths", "ahead", "weights", "karpathy", "caption_json"}
+EVERYWHERE = {"errors", "types", "files", "lengths", "ahead", "weights", "karpathy", "caption_json", "options"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
@@ -33,11 +33,14 @@ ARROWS: dict[str, set[str]] = {
     "adapt": {"training", "vision", "text"},
     "confidence": {"text", "vision"},
     "pages": {"metrics"},
-    "pipeline": {"vision", "text", "model", "decoding", "pretrained"},
-    "serving": {"pipeline", "pages", "vision", "config"},
+    "options": set(),
+    "engines": {"vision", "text", "model", "decoding", "pretrained"},
+    "wording": {"engines", "text"},
+    "pipeline": {"vision", "text", "engines", "wording"},
+    "serving": {"pipeline", "pages", "vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
-CONFIG_READERS = {"training/run.py", "pipeline.py", "serving/app.py"}
+CONFIG_READERS = {"training/run.py"}
 NO_TORCH = {
     "export",
     "required",
@@ -51,6 +54,10 @@ NO_TORCH = {
     "text",
     "metrics",
     "config",
+    "options",
+    "wording",
+    "pipeline",
+    "pages",
 }
 
 
@@ -105,6 +112,19 @@ def test_imports_follow_the_arrows(path: Path) -> None:
             assert str(here) in CONFIG_READERS, f"{here} imports {module}: config stops at {sorted(CONFIG_READERS)}"
         assert home in ARROWS, f"{here}: folder {home} has no arrows listed in {__file__}"
         assert there in ARROWS[home], f"{here} imports {module}: the arrow {home} → {there} is not allowed"
+
+
+def test_every_arrow_exists() -> None:
+    drawn = {
+        (path.relative_to(SOURCE).parts[0].removesuffix(".py"), folder_of(module))
+        for path in FILES
+        for module, _ in imports(path)
+        if module.split(".")[0] == "xlan"
+    }
+    listed = {(home, there) for home, arrows in ARROWS.items() for there in arrows}
+    assert listed <= drawn, f"listed, but no file imports this way: {sorted(listed - drawn)}"
+    assert all((SOURCE / f"{home}.py").is_file() or (SOURCE / home).is_dir() for home in ARROWS)
+    assert all("xlan.config" in {m for m, _ in imports(SOURCE / reader)} for reader in CONFIG_READERS)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))

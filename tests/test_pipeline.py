@@ -17,14 +17,13 @@ import torch
 from PIL import Image
 
 import xlan
-from xlan import Captioner, CaptionOptions, Regions, Vocabulary, build_model
-from xlan.decoding import beam_search
+from xlan import Captioner, CaptionOptions, Regions, TorchEngine, Vocabulary, build_model
+from xlan.decoding import Forbid, MinLength, NoBadEnding, SuppressUnknown, beam_search
 from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
 from xlan.text.endings import BAD_ENDINGS
 from xlan.types import Caption
 from xlan.vision.familiar import Familiar
 from xlan.vision.image import ImageLimits
-from xlan.vision.padding import pad_regions
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +88,13 @@ def test_it_is_the_search_over_the_model(captioner: Captioner) -> None:
     prepared = captioner.prepare(noise(2))
     assert captioner.extractor is not None
     regions = captioner.extractor.extract([prepared])
-    features, mask = pad_regions(regions, 1280)
-    encoded = captioner.model.encode(features, mask)
-    controls = captioner._controls(CaptionOptions())
+    assert isinstance(captioner.engine, TorchEngine)
+    model = captioner.engine.model
+    encoded = model.encode(torch.from_numpy(np.stack([image.features for image in regions])))
+    endings = [captioner.vocabulary.id_of(word) for word in ("a", "on", "the")]
+    controls = [SuppressUnknown(), NoBadEnding(endings), MinLength(1), Forbid([0, 1])]
     found = beam_search(
-        captioner.model,
+        model,
         encoded,
         captioner.vocabulary.special,
         width=3,
@@ -243,7 +244,7 @@ def test_odd_pictures_get_a_caption(captioner: Captioner) -> None:
 def test_a_model_without_vision_says_so() -> None:
     words = Vocabulary.from_words(["dog"])
     model = build_model("xlan-tiny", vocab_size=len(words), feature_dim=8)
-    captioner = Captioner(model, words)
+    captioner = Captioner(TorchEngine(model, words.special), words)
     with pytest.raises(ModelError, match=r"captions region features, not pictures: its directory has no vision"):
         captioner.caption(noise(0))
     regions = Regions(np.ones((3, 8), np.float32), np.zeros((3, 4), np.float32))
@@ -255,13 +256,13 @@ def test_a_model_without_vision_says_so() -> None:
 def test_vision_of_another_width_is_refused(captioner: Captioner) -> None:
     model = build_model("xlan-tiny", vocab_size=11, feature_dim=8)
     with pytest.raises(ModelError, match="the extractor makes features 1280 wide, the model expects 8"):
-        Captioner(model, captioner.vocabulary, captioner.extractor)
+        Captioner(TorchEngine(model, captioner.vocabulary.special), captioner.vocabulary, captioner.extractor)
 
 
 def test_familiar_pictures_of_another_width_are_refused(captioner: Captioner) -> None:
     familiar = Familiar(np.eye(16, dtype=np.float32), 0.1)
     with pytest.raises(ModelError, match="familiar pictures have features 16 wide, the model expects 1280"):
-        Captioner(captioner.model, captioner.vocabulary, captioner.extractor, familiar)
+        Captioner(captioner.engine, captioner.vocabulary, captioner.extractor, familiar)
 
 
 def test_a_package_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -280,7 +281,8 @@ def test_nothing_is_left_random(captioner: Captioner) -> None:
     first = captioner.caption(noise(0), CaptionOptions(samples=2))
     torch.manual_seed(2)
     assert captioner.caption(noise(0), CaptionOptions(samples=2)).text == first.text
-    assert not captioner.model.training
+    assert isinstance(captioner.engine, TorchEngine)
+    assert not captioner.engine.model.training
 
 
 def test_public_names() -> None:

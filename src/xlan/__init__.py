@@ -1,7 +1,8 @@
 """X-Linear attention networks for image captioning.
 
 The names below are the public surface; everything else may move between releases. Nothing is imported before it is
-asked for, so `import xlan` costs nothing and `xlan.metrics` works without torch.
+asked for, so `import xlan` costs nothing and what needs no
+torch (`Captioner`, `CaptionOptions`, `Vocabulary`, `xlan.metrics`) works without it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xlan.engines.torch_engine import TorchEngine
     from xlan.errors import XlanError
     from xlan.model.attention import ConventionalAttention
     from xlan.model.build import build_model
     from xlan.model.captioner import CaptionModel
     from xlan.model.stack import XLinearStack
     from xlan.model.xlinear import XLinearAttention
-    from xlan.pipeline import Captioner, CaptionOptions
+    from xlan.options import CaptionOptions
+    from xlan.pipeline import Captioner
     from xlan.pretrained import Pretrained, from_pretrained, save_pretrained
     from xlan.text.vocab import Vocabulary
     from xlan.types import Caption, Regions, SpecialIds
@@ -26,12 +29,13 @@ __version__ = "0.1.0"
 _HOME = {
     "Caption": "xlan.types",
     "CaptionModel": "xlan.model.captioner",
-    "CaptionOptions": "xlan.pipeline",
+    "CaptionOptions": "xlan.options",
     "Captioner": "xlan.pipeline",
     "ConventionalAttention": "xlan.model.attention",
     "Pretrained": "xlan.pretrained",
     "Regions": "xlan.types",
     "SpecialIds": "xlan.types",
+    "TorchEngine": "xlan.engines.torch_engine",
     "Vocabulary": "xlan.text.vocab",
     "XLinearAttention": "xlan.model.xlinear",
     "XLinearStack": "xlan.model.stack",
@@ -50,6 +54,7 @@ __all__ = [
     "Pretrained",
     "Regions",
     "SpecialIds",
+    "TorchEngine",
     "Vocabulary",
     "XLinearAttention",
     "XLinearStack",

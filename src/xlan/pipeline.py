@@ -5,96 +5,36 @@
     print(captioner.caption("photo.jpg").text)
     for name, result in captioner.caption_many((path.name, path) for path in folder.iterdir()): ...
 
-image → vision (pixels → Regions) → model.encode → decoding (beam over model.step) → text (ids → words) → Caption
+image → extractor (pixels → Regions) → engine (Regions → ids) → wording (ids → words) → Caption
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from xlan.ahead import map_ahead
-from xlan.decoding import (
-    Control,
-    DecodingResult,
-    Forbid,
-    Hypothesis,
-    MinLength,
-    NoBadEnding,
-    Require,
-    Rule,
-    SuppressUnknown,
-    alternatives,
-    beam_search,
-    sample,
-)
-from xlan.errors import DecodingError, ImageError, ModelError
-from xlan.model.captioner import CaptionModel
-from xlan.model.interface import Encoded
-from xlan.pretrained import Pretrained, from_pretrained
-from xlan.text.endings import bad_ending_ids
+from xlan.engines.interface import Engine
+from xlan.engines.load import load
+from xlan.errors import ImageError, ModelError
+from xlan.options import DEFAULT_OPTIONS, CaptionOptions
 from xlan.text.vocab import Vocabulary
-from xlan.types import Caption, Regions, Word
+from xlan.types import Caption, Regions
 from xlan.vision.familiar import Familiar
-from xlan.vision.grid import GridExtractor
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
-from xlan.vision.padding import pad_regions
 from xlan.vision.regions import PreparedImage, RegionExtractor
+from xlan.wording import caption_of, request_of
 
 SHIPPED = Path(__file__).parent / "models" / "default"
-
-
-@dataclass(frozen=True)
-class CaptionOptions:
-    """How to look for the words.
-
-    Attributes:
-        beams: width of the beam search.
-        samples: draw this many captions instead of searching; 0 searches.
-        temperature: of the draw; below 1 is bolder.
-        top_p: draw from the likeliest words that together have this probability; None for all.
-        seed: of the draw; what is drawn for a picture depends on the seed and the picture, not on its neighbours.
-        must: words that have to appear; `dog|dogs` means either.
-        rule: what happens to finished beams (see `xlan.decoding.beam`).
-        max_length: most words, the end included.
-        attention: also return where the model looked for each word.
-        runners_up: also return this many other words for each word of the first caption.
-    """
-
-    beams: int = 3
-    samples: int = 0
-    temperature: float = 1.0
-    top_p: float | None = None
-    seed: int = 0
-    must: tuple[str, ...] = ()
-    rule: Rule = "released"
-    max_length: int = 20
-    attention: bool = False
-    runners_up: int = 0
-
-    def __post_init__(self) -> None:
-        if self.beams < 1 or self.samples < 0:
-            raise DecodingError(f"expected at least 1 beam and 0 samples, got {self.beams} and {self.samples}")
-        if self.runners_up < 0:
-            raise DecodingError(f"expected 0 or more runners-up, got {self.runners_up}")
-
-
-DEFAULT_OPTIONS = CaptionOptions()
 
 
 class Captioner:
     """Captions pictures.
 
     Args:
-        model: a captioning model.
+        engine: the model, for instance `TorchEngine(model, vocabulary.special)`.
         vocabulary: its words.
         extractor: makes regions of pictures, as wide as the model wants them; None for regions only.
         familiar: what its training pictures look like, so that others lower its confidence; None where unknown.
@@ -102,38 +42,37 @@ class Captioner:
 
     def __init__(
         self,
-        model: CaptionModel,
+        engine: Engine,
         vocabulary: Vocabulary,
         extractor: RegionExtractor | None = None,
         familiar: Familiar | None = None,
     ) -> None:
-        if extractor is not None and extractor.feature_dim != model.feature_dim:
-            raise ModelError(
-                f"the extractor makes features {extractor.feature_dim} wide, the model expects {model.feature_dim}"
-            )
-        if familiar is not None and familiar.examples.shape[1] != model.feature_dim:
-            width = familiar.examples.shape[1]
-            raise ModelError(f"familiar pictures have features {width} wide, the model expects {model.feature_dim}")
-        self.model = model.eval()
+        width = engine.feature_dim
+        if extractor is not None and extractor.feature_dim != width:
+            raise ModelError(f"the extractor makes features {extractor.feature_dim} wide, the model expects {width}")
+        if familiar is not None and familiar.examples.shape[1] != width:
+            got = familiar.examples.shape[1]
+            raise ModelError(f"familiar pictures have features {got} wide, the model expects {width}")
+        self.engine = engine
         self.vocabulary = vocabulary
         self.extractor = extractor
         self.familiar = familiar
 
     @classmethod
-    def from_pretrained(
-        cls, directory: str | os.PathLike[str] | None = None, *, device: torch.device | str = "cpu"
-    ) -> Captioner:
+    def from_pretrained(cls, directory: str | os.PathLike[str] | None = None, *, device: str = "cpu") -> Captioner:
         """Load a model directory; without one, the model that ships with the package.
+
+        Args:
+            directory: what `xlan train` or `xlan pack` wrote.
+            device: where to compute, pictures and words alike: `cpu`, `cuda`, `cuda:1`, `mps`.
 
         Raises:
             ModelError: no such directory, or it is not one, or the package came without a model.
         """
         if directory is None and not SHIPPED.is_dir():
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
-        loaded: Pretrained = from_pretrained(SHIPPED if directory is None else directory, device=device)
-        extractor = None if loaded.vision is None else GridExtractor.load(loaded.vision)
-        familiar = None if loaded.familiar is None else Familiar.load(loaded.familiar)
-        return cls(loaded.model, loaded.vocabulary, extractor, familiar)
+        found = load(SHIPPED if directory is None else directory, device=device)
+        return cls(found.engine, found.vocabulary, found.extractor, found.familiar)
 
     @overload
     def caption(self, images: ImageSource, options: CaptionOptions = ...) -> Caption: ...  # type: ignore[overload-overlap]
@@ -172,7 +111,7 @@ class Captioner:
             limits: what to refuse.
 
         Yields:
-            The name, and the caption or what is wrong with the picture; the others go on.
+            The name, and the caption or what is wrong with the picture; one that fails does not stop the others.
         """
 
         def work(picture: tuple[str, ImageSource]) -> tuple[str, PreparedImage | ImageError]:
@@ -194,10 +133,22 @@ class Captioner:
     def _caption_ready(
         self, ready: Sequence[tuple[str, PreparedImage | ImageError]], options: CaptionOptions
     ) -> Iterator[tuple[str, Caption | ImageError]]:
-        good = [image for _, image in ready if isinstance(image, PreparedImage)]
-        captions = iter(self.caption_prepared(good, options))
+        good = [(name, image) for name, image in ready if isinstance(image, PreparedImage)]
+        regions = self._regions_or_errors(good)
+        captions = iter(self.caption_regions([one for one in regions if isinstance(one, Regions)], options))
+        answers = iter([one if isinstance(one, ImageError) else next(captions) for one in regions])
         for name, image in ready:
-            yield name, image if isinstance(image, ImageError) else next(captions)
+            yield name, image if isinstance(image, ImageError) else next(answers)
+
+    def _regions_or_errors(self, pictures: Sequence[tuple[str, PreparedImage]]) -> list[Regions | ImageError]:
+        """Regions of each picture; where a batch fails, of each one alone, so that only the bad one is lost."""
+        extractor = self._extractor()
+        try:
+            return list(extractor.extract([image for _, image in pictures])) if pictures else []
+        except ImageError as error:
+            if len(pictures) == 1:
+                return [ImageError(f"{pictures[0][0]}: {error}")]
+            return [found for one in pictures for found in self._regions_or_errors([one])]
 
     def check(self, options: CaptionOptions) -> None:
         """Refuse what this model cannot do, before any picture is opened.
@@ -207,7 +158,7 @@ class Captioner:
             ModelError: it does not caption pictures.
         """
         self._extractor()
-        self._controls(options)
+        request_of(options, self.vocabulary)
 
     def prepare(
         self, image: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS, name: str | None = None
@@ -226,108 +177,9 @@ class Captioner:
         """Caption images whose regions are known already, as one batch."""
         if not regions:
             return []
-        device = next(self.model.parameters()).device
-        features, mask = pad_regions(regions, self.model.feature_dim)
-        with torch.inference_mode():
-            encoded = self.model.encode(features.to(device), mask.to(device))
-            found = self._decode(encoded, options)
-            runners_up = self._runners_up(encoded, found, options.runners_up)
-        return [
-            self._caption(beams, image, others)
-            for beams, image, others in zip(found.hypotheses(), regions, runners_up, strict=True)
-        ]
-
-    def _decode(self, encoded: Encoded, options: CaptionOptions) -> DecodingResult:
-        special = self.vocabulary.special
-        controls = self._controls(options)
-        if not options.samples:
-            return beam_search(
-                self.model,
-                encoded,
-                special,
-                width=options.beams,
-                rule=options.rule,
-                max_length=options.max_length,
-                controls=controls,
-                trace=options.attention,
-            )
-        # The same numbers for every picture: what is drawn for one does not depend on the batch it came in.
-        generator = torch.Generator().manual_seed(options.seed)
-        uniform = torch.rand(options.samples, options.max_length, generator=generator)
-        return sample(
-            self.model,
-            encoded,
-            special,
-            n=options.samples,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            uniform=uniform.repeat(len(encoded), 1).to(encoded.summary.device),
-            max_length=options.max_length,
-            controls=controls,
-            trace=options.attention,
-        )
-
-    def _controls(self, options: CaptionOptions) -> list[Control]:
-        special = self.vocabulary.special
-        no_words = {special.pad, special.bos} - {special.eos}
-        controls: list[Control] = [SuppressUnknown(), NoBadEnding(bad_ending_ids(self.vocabulary)), MinLength(1)]
-        if no_words:
-            controls.append(Forbid(sorted(no_words)))
-        if options.must:
-            controls.append(Require([self._known_ids(word) for word in options.must]))
-        return controls
-
-    def _known_ids(self, wanted: str) -> list[list[int]]:
-        """Ids of `dog|dogs`, each alternative being a word or a phrase."""
-        alternatives = [part.lower().split() for part in wanted.split("|")]
-        for word in (word for part in alternatives for word in part):
-            if word not in self.vocabulary:
-                raise DecodingError(f"must: the model does not know the word {word!r}")
-        if not all(alternatives):
-            raise DecodingError(f"must: expected a word, or words separated by |, got {wanted!r}")
-        return [self.vocabulary.encode(part) for part in alternatives]
-
-    def _runners_up(
-        self, encoded: Encoded, found: DecodingResult, count: int
-    ) -> list[list[tuple[tuple[str, float], ...]]]:
-        """Per image, per place of its first caption: other words and their probabilities."""
-        special = self.vocabulary.special
-        without = {special.pad, special.bos, special.eos, special.unk}
-        count = min(count, self.model.vocab_size - len(without) - 1)
-        if count < 1:
-            return [[] for _ in range(len(encoded))]
-        first = found.ids[:, 0]
-        ids, log_probs = alternatives(self.model, encoded, special, first, count=count, without=without)
-        return [
-            [
-                tuple((self.vocabulary.words[i], math.exp(p)) for i, p in zip(*place, strict=True))
-                for place in zip(*image, strict=True)
-            ]
-            for image in zip(ids.tolist(), log_probs.tolist(), strict=True)
-        ]
-
-    def _caption(
-        self, beams: list[Hypothesis], regions: Regions, runners_up: list[tuple[tuple[str, float], ...]]
-    ) -> Caption:
-        familiarity = 1.0 if self.familiar is None else self.familiar.familiarity(regions.features)
-        first, *others = [self._one(beam, familiarity) for beam in beams]
-        if runners_up:
-            pairs = zip(first.words, runners_up, strict=False)  # the end has alternatives too, but is no word
-            first = replace(first, words=tuple(replace(word, runners_up=places) for word, places in pairs))
-        boxes = None if beams[0].spatial is None else regions.boxes
-        return replace(first, others=tuple(others), boxes=boxes)
-
-    def _one(self, beam: Hypothesis, familiarity: float) -> Caption:
-        count = len(beam.words)
-        texts = [self.vocabulary.words[i] for i in beam.words]
-        spatial = _rows(beam.spatial, count)
-        channel = _rows(beam.channel, count)
-        words = tuple(
-            Word(text, math.exp(log_prob), where, gate)
-            for text, log_prob, where, gate in zip(texts, beam.log_probs[:count], spatial, channel, strict=True)
-        )
-        confidence = familiarity * math.exp(beam.total / max(1, len(beam.ids)))
-        return Caption(" ".join(texts), beam.total, confidence, words)
+        found = self.engine.decode(regions, request_of(options, self.vocabulary))
+        known = [1.0 if self.familiar is None else self.familiar.familiarity(image.features) for image in regions]
+        return [caption_of(*one, self.vocabulary) for one in zip(found, regions, known, strict=True)]
 
     def _extractor(self) -> RegionExtractor:
         if self.extractor is None:
@@ -336,7 +188,3 @@ class Captioner:
                 "use caption_regions, or a model that has one"
             )
         return self.extractor
-
-
-def _rows(tensor: Tensor | None, count: int) -> Iterable[np.ndarray | None]:
-    return [None] * count if tensor is None else list(tensor[:count].float().cpu().numpy())

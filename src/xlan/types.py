@@ -6,12 +6,16 @@ Only annotations mention torch here, so code without torch (`xlan.metrics`) may 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from torch import Tensor
+
+
+# What happens to finished beams, see `xlan.decoding.beam`.
+Rule = Literal["released", "earlier"]
 
 
 @dataclass(frozen=True)

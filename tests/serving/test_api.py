@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from xlan.caption_json import caption_record
-from xlan.pipeline import Captioner, CaptionOptions
+from xlan.options import CaptionOptions
+from xlan.pipeline import Captioner
 from xlan.serving.problems import KINDS
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from xlan.errors import ConfigError, DecodingError, ModelError
-from xlan.pipeline import Captioner, CaptionOptions
+from xlan.options import CaptionOptions
+from xlan.pipeline import Captioner
 from xlan.serving.app import create_app
 from xlan.serving.service import Captioned, Order, caption_orders, shares
 from xlan.serving.settings import ServeSettings
@@ -133,7 +134,7 @@ def test_a_picture_that_breaks_the_model_does_not_hurt_its_batch(
 
 
 def test_a_model_that_captions_no_pictures_is_refused_at_once(captioner: Captioner) -> None:
-    blind = Captioner(captioner.model, captioner.vocabulary)
+    blind = Captioner(captioner.engine, captioner.vocabulary)
     with pytest.raises(ModelError, match="captions region features, not pictures"):
         create_app(blind)
 

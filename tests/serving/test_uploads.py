@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect, Request
 
-from xlan.pipeline import CaptionOptions
+from xlan.options import CaptionOptions
 from xlan.serving.problems import Problem
 from xlan.serving.uploads import Body, BodyMemory, Upload, parse_upload, read_body
 from xlan.vision.image import ImageLimits

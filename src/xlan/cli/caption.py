@@ -21,7 +21,7 @@ from xlan.cli.threads import leave_a_core
 from xlan.errors import ImageError
 
 if TYPE_CHECKING:
-    from xlan.pipeline import CaptionOptions
+    from xlan.options import CaptionOptions
     from xlan.types import Caption
 
     Write = Callable[[str, Caption], None]
@@ -137,7 +137,7 @@ def _options(
     must: list[str],
 ) -> CaptionOptions:
     """Options as the pipeline takes them; those that would do nothing are refused."""
-    from xlan.pipeline import CaptionOptions
+    from xlan.options import CaptionOptions
 
     if samples is not None and beams is not None:
         raise typer.BadParameter("searches, but --sample draws; leave one out", param_hint="--beams")

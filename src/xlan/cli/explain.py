@@ -47,9 +47,10 @@ def explain(
     """
     _check_output(output, photo)
     from xlan.files import atomic_path, write_text
+    from xlan.options import CaptionOptions
     from xlan.pages.explanation import Account, explanation_page
     from xlan.pages.figure import figure_png
-    from xlan.pipeline import Captioner, CaptionOptions
+    from xlan.pipeline import Captioner
 
     warnings.filterwarnings("ignore", module=r"PIL\.")
     leave_a_core()

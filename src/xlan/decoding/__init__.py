@@ -18,8 +18,8 @@ from xlan.decoding.greedy import greedy
 from xlan.decoding.required import Require
 from xlan.decoding.result import DecodingResult, Hypothesis
 from xlan.decoding.sample import sample
-from xlan.decoding.search import Rule
 from xlan.decoding.step import MAX_LENGTH, State, Stepper
+from xlan.types import Rule
 
 __all__ = [
     "MAX_LENGTH",

@@ -30,9 +30,9 @@ import torch
 from xlan.decoding.arguments import check_arguments
 from xlan.decoding.controls import Control, SuppressUnknown
 from xlan.decoding.result import DecodingResult
-from xlan.decoding.search import BeamOptions, BeamSearch, Rule
+from xlan.decoding.search import BeamOptions, BeamSearch
 from xlan.decoding.step import MAX_LENGTH, State, Stepper
-from xlan.types import SpecialIds
+from xlan.types import Rule, SpecialIds
 
 EncodedT = TypeVar("EncodedT")
 StateT = TypeVar("StateT", bound=State)

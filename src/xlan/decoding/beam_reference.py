@@ -15,9 +15,8 @@ import torch
 from xlan.decoding.arguments import SearchArguments, check_arguments
 from xlan.decoding.controls import Control, SuppressUnknown
 from xlan.decoding.result import Hypothesis
-from xlan.decoding.search import Rule
 from xlan.decoding.step import IMPOSSIBLE, MAX_LENGTH, State, Stepper
-from xlan.types import SpecialIds
+from xlan.types import Rule, SpecialIds
 
 EncodedT = TypeVar("EncodedT")
 StateT = TypeVar("StateT", bound=State)

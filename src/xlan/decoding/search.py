@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +15,9 @@ from xlan.decoding.slots import Slots
 from xlan.decoding.step import IMPOSSIBLE, State, Stepper
 from xlan.errors import DecodingError
 from xlan.required import not_a_number
-from xlan.types import StepTrace
+from xlan.types import Rule, StepTrace
 
 StateT = TypeVar("StateT", bound=State)
-Rule = Literal["released", "earlier"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from xlan.pipeline import CaptionOptions
+from xlan.options import CaptionOptions
 from xlan.serving.problems import Problem
 
 # How many other words an explanation names for each word.

@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -22,7 +22,8 @@ from starlette.requests import ClientDisconnect, Request
 from xlan import __version__
 from xlan.caption_json import caption_record
 from xlan.errors import DecodingError, ImageError, ModelError
-from xlan.pipeline import Captioner, CaptionOptions
+from xlan.options import CaptionOptions
+from xlan.pipeline import Captioner
 from xlan.serving.batching import Answer, Batcher, QueueFullError, TimeIsUpError
 from xlan.serving.metrics import Metrics
 from xlan.serving.problems import Problem
@@ -150,8 +151,8 @@ class Service:
         return {
             "name": settings.model_name,
             "card": settings.card,
-            "architecture": {"kind": type(captioner.model).__name__, **asdict(captioner.model.spec)},
-            "parameters": sum(weight.numel() for weight in captioner.model.parameters()),
+            "architecture": captioner.engine.description["architecture"],
+            "parameters": captioner.engine.description["parameters"],
             "vocabulary": len(captioner.vocabulary),
             "vision": dict(captioner.extractor.description) if captioner.extractor else {},
             "formats": list(FORMATS),

@@ -21,7 +21,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from xlan.errors import ImageError
-from xlan.pipeline import CaptionOptions
+from xlan.options import CaptionOptions
 from xlan.serving.problems import Problem
 from xlan.serving.schemas import read_options
 from xlan.vision.image import ImageLimits, picture_kind

@@ -52,6 +52,7 @@ class GridExtractor:
         self.settings = settings
         self.network = efficientnet.folded(network)
         self.weights_name = weights_name
+        self._device = torch.device("cpu")
 
     @classmethod
     def imagenet(cls, settings: GridSettings) -> GridExtractor:
@@ -64,6 +65,12 @@ class GridExtractor:
         """With the weights and settings of a file that `save` wrote; `changes` replace single settings."""
         network, settings, digest = load_vision(path)
         return cls(network, GridSettings(**{**asdict(settings), **changes}), weights_name=digest)
+
+    def to(self, device: torch.device | str) -> GridExtractor:
+        """This extractor, computing on another device; regions are numpy all the same."""
+        self._device = torch.device(device)
+        self.network = self.network.to(self._device)
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights (float16) and settings as one safetensors file, atomically."""
@@ -94,13 +101,13 @@ class GridExtractor:
             return []
         with torch.inference_mode():
             passes = [images[i : i + _PER_PASS] for i in range(0, len(images), _PER_PASS)]
-            grids = [self._grid(normalise([image.pixels for image in part])) for part in passes]
+            grids = [self._grid(normalise([image.pixels for image in part]).to(self._device)) for part in passes]
         grid = torch.cat(grids)  # [B, D, R, C]
         features = grid.flatten(2).transpose(1, 2)  # [B, R*C, D]
         if self.settings.image_region:
             features = torch.cat([features.mean(dim=1, keepdim=True), features], dim=1)
         rows, columns = grid.shape[-2:]
-        return self.settings.regions(features.contiguous().numpy(), (rows, columns), images)
+        return self.settings.regions(features.contiguous().cpu().numpy(), (rows, columns), images)
 
     def _grid(self, pixels: Tensor) -> Tensor:
         """`[B, 3, S, S]` → `[B, D, R, C]`."""

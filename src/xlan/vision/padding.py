@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from xlan.errors import ShapeError
 from xlan.types import Regions
+from xlan.vision.regions import blank_batch
 from xlan.vision.shards import PIECE
 
 
@@ -27,21 +27,15 @@ def pad_regions(regions: Sequence[Regions], feature_dim: int) -> tuple[Tensor, T
     Raises:
         ShapeError: an image has features of another shape.
     """
-    for row, item in enumerate(regions):
-        if item.features.ndim != 2 or item.features.shape[1] != feature_dim:
-            got = list(item.features.shape)
-            raise ShapeError(f"regions of image {row}: expected features [N, {feature_dim}], got {got}")
-    longest = max(len(item) for item in regions)
-    features = torch.zeros(len(regions), longest, feature_dim)
-    mask = torch.zeros(len(regions), longest, dtype=torch.bool)
+    blank, mask = blank_batch(regions, feature_dim)
+    features = torch.from_numpy(blank)
     step = max(1, PIECE // feature_dim)
     for row, item in enumerate(regions):
         source, target = _tensor(item.features), features[row]
         for start in range(0, len(item), step):
             end = min(start + step, len(item))
             target[start:end] = source[start:end]
-        mask[row, : len(item)] = True
-    return features, mask
+    return features, torch.from_numpy(mask)
 
 
 def _tensor(array: npt.NDArray[np.floating]) -> Tensor:

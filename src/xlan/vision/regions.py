@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from xlan.errors import ShapeError
 from xlan.types import Regions
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
 
@@ -68,3 +69,30 @@ def grid_boxes(rows: int, columns: int) -> npt.NDArray[np.float32]:
     y, x = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
     edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=-1)
     return edges.reshape(-1, 4).astype(np.float32)
+
+
+def blank_batch(regions: Sequence[Regions], feature_dim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Room for the features of B images, and where they go.
+
+    Returns:
+        zeros `[B, N, feature_dim]`, N as the longest image has, and the mask `[B, N]`, True where a region exists.
+
+    Raises:
+        ShapeError: an image has features of another shape, or no regions.
+    """
+    for row, image in enumerate(regions):
+        if image.features.ndim != 2 or image.features.shape[1] != feature_dim or not len(image):
+            got = list(image.features.shape)
+            raise ShapeError(f"regions of image {row}: expected features [N, {feature_dim}], got {got}")
+    counts = np.array([len(image) for image in regions], dtype=np.int64)
+    longest = int(counts.max())
+    return np.zeros((len(regions), longest, feature_dim), dtype=np.float32), np.arange(longest) < counts[:, None]
+
+
+def pad_arrays(regions: Sequence[Regions], feature_dim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Features `[B, N, feature_dim]` of B images, zero in padding, and their mask `[B, N]` (`vision.padding` has the
+    same for tensors)."""
+    features, mask = blank_batch(regions, feature_dim)
+    for row, image in enumerate(regions):
+        features[row, : len(image)] = image.features
+    return features, mask

@@ -1,0 +1,212 @@
+"""The engine on PyTorch: model.encode → decoding (beam search or draws over model.step) → numpy."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xlan.decoding import (
+    Control,
+    DecodingResult,
+    Forbid,
+    MinLength,
+    NoBadEnding,
+    Require,
+    SuppressUnknown,
+    alternatives,
+    beam_search,
+    sample,
+)
+from xlan.engines.interface import Decoded, Floats, SearchRequest
+from xlan.errors import ModelError, ShapeError
+from xlan.model.captioner import CaptionModel
+from xlan.model.interface import Encoded
+from xlan.types import Regions, SpecialIds
+from xlan.vision.padding import pad_regions
+
+# Sentences per pass of `score`: the logits of this many take a few hundred megabytes at COCO's vocabulary.
+_SENTENCES_PER_PASS = 256
+
+
+class TorchEngine:
+    """A `CaptionModel` as an engine (see `xlan.engines.interface.Engine`).
+
+    Args:
+        model: what `build_model` made or `from_pretrained` read; it is put in evaluation mode.
+        special: the special ids of its vocabulary.
+    """
+
+    name = "torch"
+
+    def __init__(self, model: CaptionModel, special: SpecialIds) -> None:
+        self.model = model.eval()
+        self.special = special
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of the region features it takes."""
+        return self.model.feature_dim
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        return self.model.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return next(self.model.parameters()).device
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Engine, device, architecture and number of parameters, as JSON values."""
+        return {
+            "engine": self.name,
+            "device": str(self.device),
+            "architecture": {"kind": type(self.model).__name__, **asdict(self.model.spec)},
+            "parameters": sum(weight.numel() for weight in self.model.parameters()),
+        }
+
+    def decode(self, regions: Sequence[Regions], request: SearchRequest) -> list[list[Decoded]]:
+        """Captions of each image, see `Engine.decode`."""
+        if not regions:
+            return []
+        with torch.inference_mode():
+            encoded = self.model.encode(*self._inputs(regions))
+            found = self._search(encoded, request)
+            others = self._runners_up(encoded, found, request)
+        captions = _records(found, [len(image) for image in regions])
+        for image, places in zip(captions, others, strict=True):
+            image[0] = replace(image[0], runners_up=tuple(places[: len(image[0].ids)]))
+        return captions
+
+    def score(self, regions: Sequence[Regions], sentences: Sequence[Sequence[Sequence[int]]]) -> list[list[Floats]]:
+        """Log-probabilities of given sentences, see `Engine.score`."""
+        if len(sentences) != len(regions):
+            raise ShapeError(f"expected sentences for each of {len(regions)} images, got {len(sentences)}")
+        pairs = [(image, ids) for image, several in enumerate(sentences) for ids in several]
+        result: list[list[Floats]] = [[] for _ in regions]
+        for start in range(0, len(pairs), _SENTENCES_PER_PASS):
+            part = pairs[start : start + _SENTENCES_PER_PASS]
+            images = sorted({image for image, _ in part})
+            owner = [images.index(image) for image, _ in part]
+            scores = self._score([regions[i] for i in images], [ids for _, ids in part], owner)
+            for (image, _), values in zip(part, scores, strict=True):
+                result[image].append(values)
+        return result
+
+    def _inputs(self, regions: Sequence[Regions]) -> tuple[Tensor, Tensor | None]:
+        features, mask = pad_regions(regions, self.feature_dim)
+        return features.to(self.device), None if mask.all() else mask.to(self.device)
+
+    def _search(self, encoded: Encoded, request: SearchRequest) -> DecodingResult:
+        controls = _controls(request)
+        if not request.samples:
+            return beam_search(
+                self.model,
+                encoded,
+                self.special,
+                width=request.beams,
+                rule=request.rule,
+                max_length=request.max_length,
+                controls=controls,
+                trace=request.attention,
+            )
+        return sample(
+            self.model,
+            encoded,
+            self.special,
+            n=request.samples,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            uniform=torch.from_numpy(request.chances()).repeat(len(encoded), 1).to(self.device),
+            max_length=request.max_length,
+            controls=controls,
+            trace=request.attention,
+        )
+
+    def _runners_up(
+        self, encoded: Encoded, found: DecodingResult, request: SearchRequest
+    ) -> list[list[tuple[tuple[int, float], ...]]]:
+        """Per image, per place of its first caption: other ids and their log-probabilities."""
+        count = min(request.runners_up, self.vocab_size - len(request.never_named) - 1)
+        if count < 1:
+            return [[] for _ in range(len(encoded))]
+        ids, log_probs = alternatives(
+            self.model, encoded, self.special, found.ids[:, 0], count=count, without=request.never_named
+        )
+        return [
+            [tuple(zip(*place, strict=True)) for place in zip(*image, strict=True)]
+            for image in zip(ids.tolist(), log_probs.tolist(), strict=True)
+        ]
+
+    def _score(self, regions: Sequence[Regions], sentences: Sequence[Sequence[int]], owner: list[int]) -> list[Floats]:
+        """`owner[i]` is the image of sentence i, in `regions`."""
+        lengths = [len(ids) + 1 for ids in sentences]
+        tokens = torch.full((len(sentences), max(lengths)), self.special.pad, dtype=torch.int64)
+        for row, ids in enumerate(sentences):
+            tokens[row, : lengths[row]] = torch.tensor([self.special.bos, *ids], dtype=torch.int64)
+        targets = torch.tensor([i for ids in sentences for i in (*ids, self.special.eos)], dtype=torch.int64)
+        with torch.inference_mode():
+            features, mask = self._inputs(regions)
+            rows, device = torch.tensor(owner), self.device
+            logits = self.model(
+                features, mask, tokens.to(device), torch.tensor(lengths, device=device), rows.to(device)
+            )
+            chosen = torch.log_softmax(logits.float(), dim=1).gather(1, targets.to(device).unsqueeze(1)).squeeze(1)
+        ends = itertools.accumulate(lengths)
+        return [part.astype(np.float32) for part in np.split(chosen.cpu().numpy(), list(ends)[:-1])]
+
+
+def _controls(request: SearchRequest) -> list[Control]:
+    controls: list[Control] = [SuppressUnknown(), NoBadEnding(request.bad_endings), MinLength(1)]
+    if request.forbidden:
+        controls.append(Forbid(sorted(request.forbidden)))
+    if request.required:
+        controls.append(Require(request.required))
+    return controls
+
+
+def _records(found: DecodingResult, regions: Sequence[int]) -> list[list[Decoded]]:
+    """A search's tensors as records, each image's attention over its own number of regions."""
+    return [
+        [
+            Decoded(
+                one.ids,
+                one.log_probs,
+                one.total,
+                one.finished,
+                None if one.spatial is None else one.spatial[:, :count].float().cpu().numpy(),
+                None if one.channel is None else one.channel.float().cpu().numpy(),
+            )
+            for one in image
+        ]
+        for image, count in zip(found.hypotheses(), regions, strict=True)
+    ]
+
+
+def torch_device(name: str | torch.device) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        ModelError: no such device, or this computer does not have it.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+        raise ModelError(f"device {str(name)!r} cannot be used here ({reason}); use cpu") from None
+    return device
+
+
+# A forked child inherits torch's thread pool without its threads and would wait for them forever: it computes alone.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))

@@ -1,0 +1,75 @@
+"""Between words and ids: what a user asked for → a request to an engine, and what an engine found → a `Caption`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xlan.engines.interface import Decoded, Floats, SearchRequest
+from xlan.errors import DecodingError
+from xlan.options import CaptionOptions
+from xlan.text.endings import bad_ending_ids
+from xlan.text.vocab import Vocabulary
+from xlan.types import Caption, Regions, Word
+
+
+def request_of(options: CaptionOptions, vocabulary: Vocabulary) -> SearchRequest:
+    """What to ask an engine for.
+
+    Raises:
+        DecodingError: a required word is not in the vocabulary.
+    """
+    special = vocabulary.special
+    return SearchRequest(
+        beams=options.beams,
+        samples=options.samples,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        rule=options.rule,
+        max_length=options.max_length,
+        required=tuple(_phrases(wanted, vocabulary) for wanted in options.must),
+        bad_endings=bad_ending_ids(vocabulary),
+        forbidden=frozenset({special.pad, special.bos} - {special.eos}),
+        attention=options.attention,
+        runners_up=options.runners_up,
+        never_named=frozenset({special.pad, special.bos, special.eos, special.unk}),
+    )
+
+
+def _phrases(wanted: str, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]:
+    """Ids of `dog|dogs`, each alternative being a word or a phrase."""
+    alternatives = [part.lower().split() for part in wanted.split("|")]
+    for word in (word for part in alternatives for word in part):
+        if word not in vocabulary:
+            raise DecodingError(f"must: the model does not know the word {word!r}")
+    if not all(alternatives):
+        raise DecodingError(f"must: expected a word, or words separated by |, got {wanted!r}")
+    return tuple(tuple(vocabulary.encode(part)) for part in alternatives)
+
+
+def caption_of(found: Sequence[Decoded], regions: Regions, familiarity: float, vocabulary: Vocabulary) -> Caption:
+    """What an engine found for one image, in words: the first is the caption, the rest its `others`."""
+    first, *others = [_caption(one, vocabulary, familiarity) for one in found]
+    boxes = None if found[0].spatial is None else regions.boxes
+    return replace(first, others=tuple(others), boxes=boxes)
+
+
+def _caption(found: Decoded, vocabulary: Vocabulary, familiarity: float) -> Caption:
+    words = tuple(
+        Word(
+            vocabulary.words[i],
+            math.exp(found.log_probs[place]),
+            _row(found.spatial, place),
+            _row(found.channel, place),
+            tuple((vocabulary.words[j], math.exp(p)) for j, p in found.runners_up[place]) if found.runners_up else (),
+        )
+        for place, i in enumerate(found.words)
+    )
+    confidence = familiarity * math.exp(found.total / max(1, len(found.ids)))
+    return Caption(" ".join(word.text for word in words), found.total, confidence, words)
+
+
+def _row(rows: Floats | None, place: int) -> Floats | None:
+    return None if rows is None else rows[place]

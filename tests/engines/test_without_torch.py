@@ -1,0 +1,62 @@
+"""Captioning works where torch is not installed, given an engine that does not need it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import sys
+
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+sys.meta_path.insert(0, NoTorch())
+
+import numpy as np
+import xlan
+from xlan import Caption, Captioner, CaptionOptions, Regions, Vocabulary
+from xlan.engines.interface import Decoded, SearchRequest
+from xlan.errors import MissingExtraError
+import xlan.cli.main
+
+
+class Parrot:
+    name, feature_dim, vocab_size, description = "parrot", 2, 6, {}
+
+    def decode(self, regions, request):
+        ids = tuple(request.required[0][0]) + (2,)
+        return [[Decoded(ids, (-0.5,) * len(ids), -0.5 * len(ids), True)] for _ in regions]
+
+
+captioner = Captioner(Parrot(), Vocabulary.from_words(["dog", "runs"]))
+picture = Regions(np.ones((3, 2), np.float32), np.zeros((3, 4), np.float32))
+print(captioner.caption_regions([picture], CaptionOptions(must="dog runs"))[0].text)
+try:
+    Captioner.from_pretrained(sys.argv[1])
+except MissingExtraError as error:
+    print(error)
+try:
+    xlan.XLinearAttention
+except ModuleNotFoundError as error:
+    print(error.name)
+print("torch" in sys.modules)
+"""
+
+
+def test_without_torch(model_directory: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(model_directory)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "dog runs",
+        'captioning with this model needs packages that are not installed; type: pip install "xlan[train]"',
+        "torch",
+        "False",
+    ]
