@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
@@ -142,6 +143,28 @@ def test_references_may_be_the_captions_that_training_takes(tmp_path: Path) -> N
         outcome = run(str(tmp_path / "results.json"), str(place), "--metrics", "rouge", "--json")
         assert outcome.exit_code == 0, outcome.output
         assert json.loads(outcome.stdout) == {"ROUGE-L": 1.0}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_what_xlan_caption_writes_is_scored(tmp_path: Path, model_directory: Path, suffix: str) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for colour, name in (("red", "COCO_val2014_000000000001.jpg"), ("blue", "COCO_val2014_000000000002.jpg")):
+        Image.new("RGB", (64, 48), colour).save(photos / name)
+    (tmp_path / "references.json").write_text(json.dumps(REFERENCES))
+    captions = tmp_path / f"captions{suffix}"
+    typed = ["caption", str(photos), "-o", str(captions), "--model", str(model_directory)]
+    assert CliRunner().invoke(app, typed).exit_code == 0
+    outcome = run(str(captions), str(tmp_path / "references.json"), *PURE, "--json")
+    assert outcome.exit_code == 0, outcome.exception
+    assert 0 <= json.loads(outcome.stdout)["ROUGE-L"] <= 1
+
+
+def test_one_image_is_one_image(paths: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(RESULTS[:1]))
+    outcome = run(str(tmp_path / "one.json"), paths[1], "--metrics", "bleu", "--subset")
+    assert "1 image " in outcome.stdout
+    assert "1 images" not in outcome.stdout
 
 
 def test_the_table_shows_the_name_of_the_extra_to_install(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from xlan.cli.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
     from xlan.metrics.coco import References
     from xlan.metrics.report import Report
 
-RESULTS_HELP = 'Captions to score: a COCO result file, [{"image_id": 42, "caption": "a dog"}, …].'
+RESULTS_HELP = "Captions: what `xlan caption -o` or `xlan predict` wrote (.jsonl, .csv), or a COCO result file (.json)."
 REFERENCES_HELP = (
-    "Reference captions: COCO annotations or Karpathy's dataset JSON; or another form that training takes "
+    "Reference captions: COCO annotations or Karpathy's dataset JSON, or any other form that training takes "
     "(captions.csv / .jsonl, a Flickr token file, a folder)."
 )
 METRICS_HELP = "Which metrics, separated by commas: bleu, meteor, rouge, cider, spice, spice-spacy."
@@ -85,7 +87,7 @@ def evaluate(
     from xlan.metrics.coco import load_results, pair
 
     given = load_results(results)
-    found = read_references(references, split).known_as(given)
+    found = read_references(references, split)
     captions, wanted = pair(given, found, subset=subset)
     with metric_progress("scoring") as progress:
         report = reports.evaluate(
@@ -95,7 +97,7 @@ def evaluate(
             require=require,
             corenlp=corenlp,
             spacy_model=spacy_model,
-            known=_known(training, read_references(references).known_as(given) if split else found, wanted),
+            known=_known(training, read_references(references) if split else found, found.ids_of(wanted).values()),
             progress=progress,
         )
     if per_image is not None:
@@ -125,6 +127,7 @@ def read_references(path: Path, split: str | None = None) -> References:
     found = References(
         {plain_id(image.id): list(image.captions) for image in images},
         {plain_id(image.id): image.split for image in images},
+        {plain_id(image.id): image.file for image in images if image.file},
     )
     return found if split is None else found.of_split(split)
 
@@ -147,7 +150,7 @@ def metric_progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda step, done, total: bar.update(task, description=f"{what}: {step}", completed=done, total=total)
 
 
-def _known(training: Path | None, references: References, scored: Collection[int | str]) -> frozenset[str] | None:
+def _known(training: Path | None, references: References, scored: Iterable[int | str]) -> frozenset[str] | None:
     """Tokenised training captions: from their own file, else from the train split of the references."""
     from xlan.metrics.stats import known_captions
 
@@ -171,7 +174,7 @@ def _write_lines(path: Path, report: Report) -> None:
 def _print(console: Console, report: Report) -> None:
     from rich.table import Table
 
-    scores = Table("metric", "score", "×100", "", title=f"{len(report.images):,} images")
+    scores = Table("metric", "score", "×100", "", title=counted(len(report.images), "image"))
     for column in (1, 2):
         scores.columns[column].justify = "right"
     for score in report.scores.values():

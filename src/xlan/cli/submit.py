@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
+from xlan.cli.text import counted
+
+VAL_HELP = "Captions of val2014: a COCO result file (.json), or what `xlan caption -o` wrote (.jsonl, .csv)."
+
 
 def submit(
-    val: Annotated[
-        Path, typer.Argument(metavar="VAL", help="Captions of val2014: a COCO result file.", show_default=False)
-    ],
-    test: Annotated[
-        Path, typer.Argument(metavar="TEST", help="Captions of test2014: a COCO result file.", show_default=False)
-    ],
+    val: Annotated[Path, typer.Argument(metavar="VAL", help=VAL_HELP, show_default=False)],
+    test: Annotated[Path, typer.Argument(metavar="TEST", help="Captions of test2014, likewise.", show_default=False)],
     name: Annotated[
         str, typer.Option("--name", help="Name of the algorithm; it goes into the file names.", show_default=False)
     ],
@@ -44,5 +44,5 @@ def submit(
     )
     for which, path in written.files.items():
         how = "every image id checked" if which in written.ids_checked else "image ids counted, not checked"
-        typer.echo(f"{path}: {written.captions[which]:,} captions, {how}")
+        typer.echo(f"{path}: {counted(written.captions[which], 'caption')}, {how}")
     typer.echo(f"{written.archive}: ready to upload")

@@ -18,3 +18,8 @@ def short_names(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{path.name} ({number})" for number, path in enumerate(whole, start=1)]
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun: "1 image", "2,000 images"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

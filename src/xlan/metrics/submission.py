@@ -17,7 +17,7 @@ from typing import Any
 
 from xlan.errors import DataError
 from xlan.files import atomic_path, read_json, write_json
-from xlan.metrics.coco import ImageId, load_results, some
+from xlan.metrics.coco import ImageId, coco_number, load_results, some
 
 # How many images the two sets of the 2014 release have.
 IMAGES = {"val2014": 40_504, "test2014": 40_775}
@@ -71,7 +71,7 @@ def write_submission(
     target = Path(folder)
     records: dict[str, list[dict[str, Any]]] = {}
     for which in IMAGES:
-        captions = load_results(results[which])
+        captions = _numbered(load_results(results[which]), results[which])
         check_captions(captions, which=which, expected=lists.get(which), source=results[which])
         records[which] = [{"image_id": image, "caption": text} for image, text in sorted(captions.items())]
     files = {which: target / file_name(which, name) for which in IMAGES}
@@ -86,6 +86,18 @@ def write_submission(
         captions={which: len(entries) for which, entries in records.items()},
         ids_checked=tuple(lists),
     )
+
+
+def _numbered(captions: Mapping[ImageId, str], source: str | os.PathLike[str]) -> dict[ImageId, str]:
+    """Captions by number where images are called as COCO's files are, COCO_val2014_000000391895.jpg."""
+    found: dict[ImageId, str] = {}
+    for image, text in captions.items():
+        number = coco_number(image)
+        key = image if number is None else number
+        if key in found:
+            raise DataError(f"{source}: expected one caption for each image, got several for image {key}")
+        found[key] = text
+    return found
 
 
 def file_name(which: str, name: str) -> str:
