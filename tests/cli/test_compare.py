@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
@@ -84,3 +85,28 @@ def test_a_page_beside_what_is_printed(files: list[str], tmp_path: Path) -> None
 def test_a_page_has_the_name_of_one(files: list[str]) -> None:
     outcome = run(*files, "-o", "page.pdf")
     assert "page.pdf: expected a file name that ends in .html" in str(outcome.exception)
+
+
+def test_the_page_shows_references_and_pictures(files: list[str], tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(3):
+        Image.new("RGB", (30, 20), "red").save(photos / f"COCO_val2014_{i:012d}.jpg")
+    outcome = run(*files, "-o", str(tmp_path / "page.html"), "--pictures", str(photos))
+    assert outcome.exit_code == 0, outcome.exception
+    page = (tmp_path / "page.html").read_text()
+    assert page.count('<img src="data:image/jpeg;base64,') == 3
+    assert page.count("What people said") == 10
+    assert "no usable picture for 7 images of 10" in outcome.stderr
+
+
+def test_pictures_need_a_page(files: list[str], tmp_path: Path) -> None:
+    assert "name it with -o page.html" in str(run(*files, "--pictures", str(tmp_path)).exception)
+
+
+def test_the_same_images_under_different_names_are_compared(files: list[str], tmp_path: Path) -> None:
+    lines = [json.dumps({"image": f"photos/COCO_val2014_{i:012d}.jpg", "caption": text}) for i, text in TRUTH.items()]
+    (tmp_path / "b.jsonl").write_text("\n".join(lines))
+    by_name = run(files[0], str(tmp_path / "b.jsonl"), files[2], "--json", "--metrics", "rouge,cider")
+    by_number = run(*files, "--json", "--metrics", "rouge,cider")
+    assert json.loads(by_name.stdout)["scores"] == json.loads(by_number.stdout)["scores"]

@@ -10,19 +10,23 @@ import typer
 
 from xlan.cli.evaluate import CORENLP_HELP, METRICS_HELP, REFERENCES_HELP, SPLIT_HELP, SUBSET_HELP
 from xlan.cli.explain import PAGES
-from xlan.cli.text import short_names
+from xlan.cli.text import counted, short_names
+from xlan.cli.thumbnails import PICTURES_HELP, find_thumbnails
 from xlan.errors import DataError, MetricError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from xlan.metrics.bootstrap import Comparison, ImageDifference
+    from xlan.metrics.coco import References
     from xlan.metrics.report import Report
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="Captions A: a COCO result file.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Captions B: a COCO result file.", show_default=False)],
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="Captions A, in a form that `xlan evaluate` takes.", show_default=False)
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Captions B, likewise.", show_default=False)],
     references: Annotated[Path, typer.Argument(help=REFERENCES_HELP, show_default=False)],
     metrics: Annotated[str, typer.Option("--metrics", metavar="NAMES", help=METRICS_HELP)] = "bleu,meteor,rouge,cider",
     require: Annotated[
@@ -45,6 +49,7 @@ def compare(
         Path | None, typer.Option("-o", "--output", help="Also write it as one self-contained page (.html).")
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help=SPLIT_HELP)] = None,
+    pictures: Annotated[Path | None, typer.Option("--pictures", metavar="FOLDER", help=PICTURES_HELP)] = None,
     subset: Annotated[bool, typer.Option("--subset", help=SUBSET_HELP)] = False,
     corenlp: Annotated[Path | None, typer.Option("--corenlp", metavar="FOLDER", help=CORENLP_HELP)] = None,
 ) -> None:
@@ -54,18 +59,20 @@ def compare(
     """
     if output is not None and output.suffix.lower() not in PAGES:
         raise DataError(f"{output}: expected a file name that ends in .html")
+    if pictures is not None and output is None:
+        raise DataError("--pictures puts pictures on the page: name it with -o page.html")
     from rich.console import Console
 
     from xlan.cli.evaluate import metric_progress, read_references, split_names
     from xlan.metrics.bootstrap import compare as compare_reports
     from xlan.metrics.bootstrap import largest_differences
-    from xlan.metrics.coco import load_results, pair
+    from xlan.metrics.coco import pair
     from xlan.metrics.report import evaluate
 
     found = read_references(references, split)
     reports: list[Report] = []
     for name, path in (("A", first), ("B", second)):
-        captions, wanted = pair(load_results(path), found, subset=subset)
+        captions, wanted = pair(_under_own_ids(path, found), found, subset=subset)
         with metric_progress(f"scoring {name}") as progress:
             reports.append(
                 evaluate(
@@ -93,10 +100,34 @@ def compare(
         from xlan.pages.comparison import comparison_page
 
         names = short_names([first, second])
-        how = f"Intervals from {samples:,} bootstrap samples of {len(a.images):,} images, seed {seed}."
-        page = comparison_page(outcome, differ, first=names[0], second=names[1], by=by, confidence=confidence, how=how)
+        how = f"Intervals from {samples:,} bootstrap samples of {counted(len(a.images), 'image')}, seed {seed}."
+        calls = {row.image: [found.files[row.image]] if row.image in found.files else [] for row in differ}
+        page = comparison_page(
+            outcome,
+            differ,
+            first=names[0],
+            second=names[1],
+            by=by,
+            confidence=confidence,
+            how=how,
+            references=found.captions,
+            pictures=find_thumbnails(pictures, calls, note=_note) if pictures is not None else None,
+        )
         write_text(output, page)
         typer.echo(str(output), err=True)
+
+
+def _note(line: str) -> None:
+    typer.echo(f"note: {line}", err=True)
+
+
+def _under_own_ids(path: Path, references: References) -> dict[int | str, str]:
+    """Captions under the references' ids, so that A and B may call the same image differently."""
+    from xlan.metrics.coco import load_results
+
+    results = load_results(path)
+    own = references.ids_of(results)
+    return {own.get(name, name): caption for name, caption in results.items()}
 
 
 def _as_json(

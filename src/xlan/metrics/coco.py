@@ -71,7 +71,7 @@ class References:
         return image if image in self.captions else None
 
     def _by_name(self, image: ImageId) -> ImageId | None:
-        for name in _names(str(image)):
+        for name in picture_names(str(image)):
             if (own := self._named.get(name)) is not None:
                 return own
         return None
@@ -85,7 +85,7 @@ class References:
         """Names of pictures with and without folder and ending → image id; None where several images share one."""
         named: dict[str, ImageId | None] = {}
         for image in self.captions:
-            for name in {*_names(self.files.get(image, "")), *([] if image in self.files else _names(str(image)))}:
+            for name in picture_names(self.files.get(image, str(image))):
                 named[name] = image if named.get(name, image) == image else None
         return named
 
@@ -101,7 +101,7 @@ class References:
         return References(chosen, dict.fromkeys(chosen, split), files, numbers)
 
 
-def _names(file: str) -> list[str]:
+def picture_names(file: str) -> list[str]:
     """What a picture may be called: its path, without its ending, without its folders, without both."""
     path = PurePosixPath(file.replace("\\", "/"))
     if not path.name:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TypeAlias
 
-WIDTH, HEIGHT = 420, 200
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 30
+# Cards are 300 to 500 pixels wide: at this width, text of 13 units is readable in all of them.
+WIDTH, HEIGHT = 340, 200
+LEFT, RIGHT, TOP, BOTTOM = 54, 14, 14, 40
 MAX_POINTS = 300
 
 Place: TypeAlias = Callable[[float, float], tuple[float, float]]
@@ -69,18 +70,18 @@ def _grid(ticks: Sequence[float], place: Place, x_low: float) -> str:
     for tick in ticks:
         _, y = place(x_low, tick)
         lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        lines.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{number(tick)}</text>')
+        lines.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4.5:.1f}" text-anchor="end">{number(tick)}</text>')
     return "".join(lines)
 
 
 def _x_axis(ticks: Sequence[float], place: Place, y_low: float, name: str) -> str:
     base = HEIGHT - BOTTOM
     texts = [
-        f'<text class="tick" x="{place(tick, y_low)[0]:.1f}" y="{base + 14}" text-anchor="middle">{number(tick)}</text>'
+        f'<text class="tick" x="{place(tick, y_low)[0]:.1f}" y="{base + 16}" text-anchor="middle">{number(tick)}</text>'
         for tick in ticks
     ]
     middle = (LEFT + WIDTH - RIGHT) / 2
-    texts.append(f'<text class="tick" x="{middle:.0f}" y="{HEIGHT - 3}" text-anchor="middle">{escape(name)}</text>')
+    texts.append(f'<text class="tick" x="{middle:.0f}" y="{HEIGHT - 5}" text-anchor="middle">{escape(name)}</text>')
     return "".join(texts)
 
 

@@ -3,57 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
-from xlan.pages.layout import page, text
-
-
-class ScoreRow(Protocol):
-    """Two scores by one metric and the interval of their difference, as `xlan.metrics.bootstrap.Comparison` has it."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def first(self) -> float | None: ...  # noqa: D102
-    @property
-    def second(self) -> float | None: ...  # noqa: D102
-    @property
-    def difference(self) -> float | None: ...  # noqa: D102
-    @property
-    def low(self) -> float: ...  # noqa: D102
-    @property
-    def high(self) -> float: ...  # noqa: D102
-    @property
-    def p_value(self) -> float: ...  # noqa: D102
-    @property
-    def reason(self) -> str: ...  # noqa: D102
-
-
-class ImageRow(Protocol):
-    """An image on which two captions score differently, as `xlan.metrics.bootstrap.ImageDifference` has it."""
-
-    @property
-    def image(self) -> str | int: ...  # noqa: D102
-    @property
-    def first_caption(self) -> str: ...  # noqa: D102
-    @property
-    def second_caption(self) -> str: ...  # noqa: D102
-    @property
-    def first(self) -> float: ...  # noqa: D102
-    @property
-    def second(self) -> float: ...  # noqa: D102
+from xlan.metrics.bootstrap import Comparison, ImageDifference
+from xlan.metrics.coco import ImageId
+from xlan.pages.layout import page, scrolling_table, text
 
 
 def comparison_page(
-    scores: Sequence[ScoreRow],
-    images: Sequence[ImageRow],
+    scores: Sequence[Comparison],
+    images: Sequence[ImageDifference],
     *,
     first: str,
     second: str,
     by: str,
     confidence: float,
     how: str,
+    references: Mapping[ImageId, Sequence[str]] | None = None,
+    pictures: Mapping[ImageId, str] | None = None,
 ) -> str:
     """An HTML document that needs nothing else.
 
@@ -65,6 +32,8 @@ def comparison_page(
         by: the score by which images differ.
         confidence: coverage of the intervals, 0 to 1.
         how: how the intervals were made, as a sentence.
+        references: what people said, by image.
+        pictures: the pictures as `data:` addresses, by image; those that are missing are left out.
     """
     level = f"{100 * confidence:g} %"
     body = [
@@ -73,38 +42,34 @@ def comparison_page(
         f"<section><h2>Scores</h2>{_table(scores, level)}</section>",
     ]
     if images:
-        cards = "\n".join(_card(row, by) for row in images)
+        people, shown = references or {}, pictures or {}
+        cards = "\n".join(_card(row, by, people.get(row.image, ()), shown.get(row.image, "")) for row in images)
         title = f"Where they differ most ({text(by)})"
         body.append(f'<section><h2>{title}</h2><div class="columns">\n{cards}\n</div></section>')
     return page(f"{first} against {second}", "\n".join(body))
 
 
-def _table(scores: Sequence[ScoreRow], level: str) -> str:
+def _table(scores: Sequence[Comparison], level: str) -> str:
     heads = ("metric", "A", "B", "B − A", f"{level} interval", "around zero", "p", "verdict")
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
-    rows = "".join(map(_row, scores))
-    return (
-        '<div class="scroll" role="region" aria-label="scores" tabindex="0">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return scrolling_table("scores", heads, "".join(map(_row, scores)))
 
 
-def _row(row: ScoreRow) -> str:
+def _row(row: Comparison) -> str:
     name = f'<th scope="row">{text(row.name)}</th>'
     if row.first is None or row.second is None or row.difference is None or not math.isfinite(row.low):
         return f'<tr>{name}<td colspan="7">not computed: {text(row.reason or "one of the two has no score")}</td></tr>'
     better = "B is better" if row.low > 0 else "A is better" if row.high < 0 else "not clear"
     cells = (
-        f"{row.first:.4f}",
-        f"{row.second:.4f}",
-        _minus(f"{row.difference:+.4f}"),
-        _minus(f"{row.low:+.4f} … {row.high:+.4f}"),
-        _whisker(row.difference, row.low, row.high),
-        f"{row.p_value:.4f}",
-        better,
+        (f"{row.first:.4f}", better == "A is better"),
+        (f"{row.second:.4f}", better == "B is better"),
+        (_minus(f"{row.difference:+.4f}"), False),
+        (_minus(f"{row.low:+.4f} … {row.high:+.4f}"), False),
+        (_whisker(row.difference, row.low, row.high), False),
+        (f"{row.p_value:.4f}", False),
+        (better, better != "not clear"),
     )
-    mark = "" if better == "not clear" else ' class="best"'
-    return f"<tr{mark}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    told = "".join(f'<td class="good">{cell}</td>' if good else f"<td>{cell}</td>" for cell, good in cells)
+    return f"<tr>{name}{told}</tr>"
 
 
 def _whisker(middle: float, low: float, high: float) -> str:
@@ -118,15 +83,18 @@ def _whisker(middle: float, low: float, high: float) -> str:
     )
 
 
-def _card(row: ImageRow, by: str) -> str:
+def _card(row: ImageDifference, by: str, people: Sequence[str], picture: str) -> str:
     said = "".join(
         f'<li dir="auto"><span class="tag">{side} {score:.3f}</span> {text(caption) or "<em>nothing</em>"}</li>'
         for side, score, caption in (("A", row.first, row.first_caption), ("B", row.second, row.second_caption))
     )
     difference = _minus(f"{row.second - row.first:+.3f}")
+    said_by_people = "".join(f'<li dir="auto">{text(one)}</li>' for one in people)
+    references = f'<h4>What people said</h4><ul class="facts">{said_by_people}</ul>' if people else ""
+    shot = f'<img src="{text(picture)}" alt="the picture of these captions">' if picture else ""
     return (
-        f'<article><h3 dir="auto">{text(str(row.image))}</h3><p class="facts">{text(by)} {difference}</p>'
-        f"<ul>{said}</ul></article>"
+        f'<article>{shot}<h3 dir="auto">{text(str(row.image))}</h3><p class="facts">{text(by)} {difference}</p>'
+        f"<ul>{said}</ul>{references}</article>"
     )
 
 

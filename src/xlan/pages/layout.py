@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from html import escape
 
 from PIL import Image
@@ -13,9 +14,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--paper:#fff;--card:#f5f6f8;--line:#dfe3e8;--mark:#0b62c4;
---best:#b3420a;--warn:#fff1d6;--warn-ink:#5c3b00;--heat:#ff4d00}
+--good:#1a7436;--shade:#1b1f2438;--warn:#fff1d6;--warn-ink:#5c3b00;--heat:#ff4d00}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#a5adb6;--paper:#14171a;--card:#1e2226;
---line:#353b42;--mark:#6cb2ff;--best:#ffa25e;--warn:#3a2c12;--warn-ink:#ffdf9e}}
+--line:#353b42;--mark:#6cb2ff;--good:#63d984;--shade:#000000b0;--warn:#3a2c12;--warn-ink:#ffdf9e}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
@@ -43,11 +44,20 @@ details{color:var(--soft);font-size:.85rem;margin-top:8px}summary{cursor:pointer
 .tile small{display:block;color:var(--soft);font-size:.75rem}
 .columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px}
 .plain,article ol,article ul{list-style:none;margin:0;padding:0}article li{margin:2px 0}
-article{overflow-wrap:anywhere}article .facts{margin:0 0 6px}
+article{overflow-wrap:anywhere}article img{display:block;width:100%;max-height:240px;object-fit:contain;
+background:var(--line);border-radius:4px;margin:0 0 10px}article h4{font-size:.85rem;margin:10px 0 2px}
+article .facts{margin:0 0 6px}
 .tag,.epoch{color:var(--soft);font-size:.78rem;margin-right:6px}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
+/* A shadow at the edge behind which there is more: the first two layers scroll along and cover it at the ends. */
+.scroll{overflow-x:auto;background:linear-gradient(90deg,var(--paper) 40%,transparent) 0 0/48px 100% no-repeat local,
+linear-gradient(270deg,var(--paper) 40%,transparent) 100% 0/48px 100% no-repeat local,
+linear-gradient(90deg,var(--shade),transparent) 0 0/14px 100% no-repeat scroll,
+linear-gradient(270deg,var(--shade),transparent) 100% 0/14px 100% no-repeat scroll}
+.more{display:none;color:var(--soft);font-size:.85rem;margin:0 0 4px}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-thead th{color:var(--soft)}.best td,.best th{font-weight:600;color:var(--best)}
+thead th{color:var(--soft)}.best td,.best th,td.good{font-weight:600;color:var(--good)}
+tbody th{position:sticky;left:0;background:var(--paper)}
 pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;margin:0;overflow:auto;
 max-height:460px;font-size:.8rem}
 
@@ -56,8 +66,8 @@ max-height:460px;font-size:.8rem}
 .chart figcaption{font-size:.85rem;display:flex;justify-content:space-between;padding:12px 14px 0}
 .chart svg{width:100%;height:auto;display:block;padding:0 14px 12px}
 .curve{fill:none;stroke:var(--mark);stroke-width:1.8;stroke-linejoin:round}.dot{fill:var(--mark)}
-.mark{fill:none;stroke:var(--best);stroke-width:2}
-.grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--soft);font-size:10.5px;font-family:system-ui,sans-serif}
+.mark{fill:none;stroke:var(--good);stroke-width:2}
+.grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--ink);font-size:13px;font-family:system-ui,sans-serif}
 
 .store{position:absolute;width:0;height:0}
 .shot{display:block;width:100%;height:auto;max-height:340px;background:var(--line)}
@@ -81,7 +91,8 @@ margin:0 0 6px;overflow-wrap:anywhere}
 .strip{display:block;width:100%;height:26px;background:var(--line);border-radius:3px;fill:var(--mark);margin:3px 0}
 .key{display:inline-block;width:64px;height:.8em;border-radius:3px;margin:0 4px;vertical-align:-1px;
 background:linear-gradient(90deg,transparent,var(--heat));border:1px solid var(--line);print-color-adjust:exact}
-@media screen and (max-width:760px){.hero,.sides{grid-template-columns:minmax(0,1fr)}.hero{gap:16px}}
+@media screen and (max-width:760px){.more{display:block}.hero{gap:16px}
+.hero,.sides{grid-template-columns:minmax(0,1fr)}}
 @media print{:root{color-scheme:light}main{max-width:none;padding:0}figure,article,.word{break-inside:avoid}
 .meter,.meter i,.strip{print-color-adjust:exact}}
 """
@@ -94,6 +105,16 @@ def page(title: str, body: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f"<title>{text(title)}</title>\n<style>{STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def scrolling_table(name: str, heads: Sequence[str], rows: str) -> str:
+    """A table that scrolls sideways where it is wider than the page; `rows` is HTML."""
+    head = "".join(f'<th scope="col">{text(one)}</th>' for one in heads)
+    return (
+        f'<p class="more" aria-hidden="true">scroll sideways for more →</p>'
+        f'<div class="scroll" role="region" aria-label="{text(name)}" tabindex="0">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 

@@ -6,7 +6,7 @@ Everything a run folder holds is text from somewhere else (captions, names, mess
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from xlan.errors import DataError
 from xlan.files import read_json, read_json_lines, write_text
 from xlan.metrics.coco import load_results, plain_id
 from xlan.pages.charts import line_chart, number
-from xlan.pages.layout import page, text
+from xlan.pages.layout import page, scrolling_table, text
 
 # What is drawn, in this order, where the log has it: (key of a step record, heading).
 CURVES = (
@@ -30,14 +30,24 @@ CURVES = (
     ("lr", "Learning rate"),
     ("captions_per_second", "Captions per second"),
 )
+SELF_CRITICAL_LOSS = (
+    "The loss of a self-critical run is not an error that falls to 0. It is minus the log-probability of the sampled "
+    "captions, weighed by how much better than the baseline they scored: it is often negative and need not fall. "
+    "Whether the run improves is told by the reward and by the CIDEr of the validation split."
+)
+# Image ids → `data:` addresses of their pictures, for those that are found.
+Pictures = Callable[[Collection[str]], Mapping[str, str]]
 
 
-def write_report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+def write_report(
+    run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, pictures: Pictures | None = None
+) -> Path:
     """Write the page of a run folder; returns its path.
 
     Args:
         run: the folder.
         output: where to; `RUN/report.html` when None.
+        pictures: finds the pictures of the captions that are shown; none are shown when None.
 
     Raises:
         DataError: the folder holds no run.
@@ -46,11 +56,11 @@ def write_report(run: str | os.PathLike[str], output: str | os.PathLike[str] | N
     if not (folder / "log.jsonl").is_file():
         raise DataError(f"{folder}: not a training run (there is no log.jsonl in it)")
     path = Path(output) if output is not None else folder / "report.html"
-    write_text(path, render(folder))
+    write_text(path, render(folder, pictures))
     return path
 
 
-def render(folder: Path) -> str:
+def render(folder: Path, pictures: Pictures | None = None) -> str:
     """The page as text."""
     records = list(read_json_lines(folder / "log.jsonl"))
     steps = [record for record in records if record.get("kind") == "step"]
@@ -58,9 +68,9 @@ def render(folder: Path) -> str:
     body = [
         _head(folder, records, steps, evaluations),
         _warnings(record for record in records if record.get("kind") == "warning"),
-        _section("Curves", f'<div class="columns">{_curves(steps, evaluations)}</div>'),
+        _section("Curves", _about_loss(steps) + f'<div class="columns">{_curves(steps, evaluations)}</div>'),
         _section("Scores per epoch", _scores(evaluations)),
-        _section("Captions as they improve", _samples(folder)),
+        _section("Captions as they improve", _samples(folder, pictures)),
         _section("Configuration", _file(folder / "config.yaml")),
         _section("Environment", _file(folder / "environment.json")),
     ]
@@ -133,30 +143,29 @@ def _curves(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[st
     return "".join(charts) or "<p>Nothing was logged yet.</p>"
 
 
+def _about_loss(steps: Sequence[Mapping[str, Any]]) -> str:
+    return f'<p class="soft">{SELF_CRITICAL_LOSS}</p>' if any("reward" in step for step in steps) else ""
+
+
 def _scores(evaluations: Sequence[Mapping[str, Any]]) -> str:
     if not evaluations:
         return "<p>No evaluation yet.</p>"
     names = list(dict.fromkeys(name for record in evaluations for name in _of(record)))
     best = _best(evaluations)
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in names)
     rows = []
     for record in evaluations:
         cells = "".join(f"<td>{_cell(_of(record).get(name))}</td>" for name in names)
         mark = ' class="best"' if record is best else ""
         rows.append(f'<tr{mark}><th scope="row">{record.get("epoch", 0) + 1}</th>{cells}</tr>')
-    return (
-        '<div class="scroll" role="region" aria-label="scores per epoch" tabindex="0"><table>'
-        f'<thead><tr><th scope="col">epoch</th>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    return scrolling_table("scores per epoch", ["epoch", *names], "".join(rows))
 
 
 def _cell(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, int | float) else "–"
 
 
-def _samples(folder: Path) -> str:
-    """For a few images what people said and what the model said, epoch by epoch; unchanged captions are told once."""
+def _samples(folder: Path, pictures: Pictures | None) -> str:
+    """For a few images what people said and what the model said, epoch by epoch; unchanged captions appear once."""
     try:
         chosen = read_json(folder / "samples.json")
     except DataError:
@@ -165,6 +174,7 @@ def _samples(folder: Path) -> str:
     said = [(_epoch_of(path), load_results(path)) for path in files]
     if not isinstance(chosen, dict) or not chosen or not said:
         return "<p>No captions yet.</p>"
+    shown = {} if pictures is None else pictures(chosen)
     articles = []
     for image, references in chosen.items():
         history: list[tuple[str, str]] = []
@@ -177,9 +187,10 @@ def _samples(folder: Path) -> str:
             for epoch, caption in history
         )
         people = "".join(f"<li>{text(str(said))}</li>" for said in references)
+        shot = f'<img src="{text(shown[image])}" alt="the picture of these captions">' if image in shown else ""
         articles.append(
-            f"<article><h3>{text(str(image))}</h3><ol>{lines}</ol>"
-            f"<details><summary>what people said</summary><ul>{people}</ul></details></article>"
+            f"<article>{shot}<h3>{text(str(image))}</h3><ol>{lines}</ol>"
+            f'<h4>What people said</h4><ul class="facts">{people}</ul></article>'
         )
     return f'<div class="columns">{"".join(articles)}</div>'
 
