@@ -29,7 +29,7 @@ def test_files_are_written_and_named(files: list[str], tmp_path: Path) -> None:
     outcome = run(*files, "--name", "xlan", "--out", str(tmp_path / "out"), "--val-images", str(images))
     assert outcome.exit_code == 0, outcome.exception
     assert "captions_val2014_xlan_results.json: 1 caption, every image id checked" in outcome.stdout
-    assert "captions_test2014_xlan_results.json: 1 captions, image ids counted, not checked" in outcome.stdout
+    assert "captions_test2014_xlan_results.json: 1 caption, image ids counted, not checked" in outcome.stdout
     assert (tmp_path / "out" / "captions_xlan_results.zip").exists()
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from xlan.metrics.coco import References
     from xlan.metrics.report import Report
 
-RESULTS_HELP = "Captions: what `xlan caption -o` or `xlan predict` wrote (.jsonl, .csv), or a COCO result file (.json)."
+RESULTS_HELP = (
+    "Captions: what `xlan caption -o` wrote (.jsonl, .csv), or COCO results as `xlan predict` writes them (.json)."
+)
 REFERENCES_HELP = (
     "Reference captions: COCO annotations or Karpathy's dataset JSON, or any other form that training takes "
     "(captions.csv / .jsonl, a Flickr token file, a folder)."
