@@ -190,7 +190,7 @@ def test_adapt_leaves_a_network_that_extract_reads(
     assert result.stdout.strip() == str(adapted)
     assert run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", adapted).exit_code == 0
     again = run("adapt", dataset, "-o", tmp_path / "run", *options)
-    assert "resumed at step 3" in again.stderr
+    assert "continuing after step 3" in again.stderr
 
 
 def test_a_term_signal_makes_adapt_save_and_end(
