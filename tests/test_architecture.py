@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "options": set(),
     "engines": {"vision", "text", "model", "decoding", "pretrained"},
     "wording": {"engines", "text"},
-    "pipeline": {"vision", "text", "engines", "wording"},
+    "pipeline": {"vision", "text", "engines", "wording", "required"},
     "serving": {"pipeline", "pages", "vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.

@@ -20,6 +20,7 @@ from xlan.engines.interface import Engine
 from xlan.engines.load import load
 from xlan.errors import ImageError, ModelError
 from xlan.options import DEFAULT_OPTIONS, CaptionOptions
+from xlan.required import RequiredWords
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions
 from xlan.vision.familiar import Familiar
@@ -159,6 +160,19 @@ class Captioner:
         """
         self._extractor()
         request_of(options, self.vocabulary)
+
+    def cost(self, options: CaptionOptions) -> int:
+        """How many steps of the model, for one sentence each, captioning one picture may take.
+
+        That is: sentences followed at a time × longest sentence. A search with required words follows `beams` sentences
+        for every combination of what has been said of them, so that each further word doubles its cost.
+
+        Raises:
+            DecodingError: a required word is not in the vocabulary, or there are too many.
+        """
+        required = request_of(options, self.vocabulary).required
+        states = RequiredWords(required).states if required else 1
+        return options.max_length * (options.samples or options.beams * states)
 
     def prepare(
         self, image: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS, name: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import html
 import json
 import math
 import re
@@ -17,6 +18,7 @@ import pytest
 from xlan.caption_json import caption_record
 from xlan.options import CaptionOptions
 from xlan.pipeline import Captioner
+from xlan.serving.openapi import EXAMPLE_ANSWER
 from xlan.serving.problems import KINDS
 
 
@@ -86,6 +88,55 @@ def test_form_json_and_the_library_agree(
         assert set(extra["seconds"]) == {"queue", "model"}
 
 
+def test_a_picture_as_the_whole_body(client: httpx.Client, picture: Callable[..., bytes]) -> None:
+    image = picture(3)
+    wanted = post_form(client, image, beams=2, must=["dog|dogs", "cat"]).json()
+    for kind in ("image/png", "image/jpeg", "application/octet-stream"):
+        query = {"beams": 2, "must": ["dog|dogs", "cat"]}
+        answer = client.post("/v1/captions", content=image, params=query, headers={"Content-Type": kind})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["caption"] == wanted["caption"]
+    check_problem(client.post("/v1/captions?beam=2", files={"image": image}), "bad-option", "no such option")
+
+
+def test_several_pictures_in_one_request(client: httpx.Client, picture: Callable[..., bytes]) -> None:
+    images = [picture(0), b"not a picture", picture(1)]
+    alone = [post_form(client, images[i], beams=2).json()["caption"] for i in (0, 2)]
+    files = [("image", ("photo", image)) for image in images]
+    texts = [base64.b64encode(image).decode() for image in images]
+    for answer in (
+        client.post("/v1/captions/batch", files=files, data={"beams": 2}),
+        client.post("/v1/captions/batch", json={"images": texts, "beams": 2}),
+    ):
+        assert answer.status_code == 200, answer.text
+        first, broken, last = answer.json()["results"]
+        assert [first["answer"]["caption"], last["answer"]["caption"]] == alone
+        assert (first["problem"], last["problem"], broken["answer"]) == (None, None, None)
+        assert (broken["problem"]["type"], broken["problem"]["status"]) == ("urn:xlan:problem:not-a-picture", 415)
+
+
+def test_what_is_wrong_with_all_pictures_is_wrong_with_the_request(
+    client: httpx.Client, picture: Callable[..., bytes]
+) -> None:
+    def post(count: int, **options: Any) -> httpx.Response:
+        files = [("image", ("photo", picture(i))) for i in range(count)]
+        return client.post("/v1/captions/batch", files=files, data=options)
+
+    check_problem(post(2, must="zebra"), "unusable-options", "does not know the word 'zebra'")
+    check_problem(post(2, must="dog cat on grass", max_length=2), "unusable-options")
+    check_problem(post(17), "bad-request", "at most 16 pictures in one request, got 17")
+
+
+def test_requests_that_would_cost_too_much_are_refused(client: httpx.Client, picture: Callable[..., bytes]) -> None:
+    words = ["a", "dog", "cat", "on", "grass", "the"]
+    dear = {"beams": 10, "max_length": 50, "must": words}
+    check_problem(post_form(client, picture(0), **dear), "unusable-options", "could take 32,000 steps .* 20,000; use f")
+    dear["must"] = words[:5]  # 16,000 steps: allowed, in the line for costly ones
+    assert post_form(client, picture(0), **dear).status_code == 200
+    files = [("image", ("photo", picture(i))) for i in range(2)]
+    check_problem(client.post("/v1/captions/batch", files=files, data=dear), "unusable-options", "32,000 steps")
+
+
 def test_attention_adds_up_and_boxes_fit(client: httpx.Client, picture: Callable[..., bytes]) -> None:
     record = post_form(client, picture(1), explain="true").json()
     assert len(record["boxes"]) == 5
@@ -136,7 +187,7 @@ def metric(client: httpx.Client, name: str) -> float:
         ({"must": [""]}, "bad-option", r"must\.0"),
         ({"beam": 3}, "bad-option", "'beam': no such option; there are beams, samples"),
         ({"samples": 2, "beams": 3}, "unusable-options", "beams searches, but samples draws"),
-        ({"seed": 3}, "unusable-options", "seed does something only together with samples"),
+        ({"seed": 3}, "unusable-options", "seed has an effect only together with samples"),
         ({"must": ["zebra"]}, "unusable-options", "the model does not know the word 'zebra'"),
         ({"must": ["dog cat on grass"], "max_length": 2}, "unusable-options", "."),
     ],
@@ -188,7 +239,7 @@ def field(name: str, value: bytes) -> bytes:
         (form(field("beams", b"3")), "image: expected a field of this name"),
         (form(field('file"; filename="a.jpg', b"x" * 5000)), "'file': this field holds a file; call the field 'image'"),
         (form(field("image", b"a"), end=b""), "ends before its last boundary"),
-        (form(field("image", b"a"), field("image", b"b")), "image: expected one picture, got several"),
+        (form(field("image", b"a"), field("image", b"b")), "got several; send them to /v1/captions/batch"),
         (form(b"Content-Type: text/plain\r\n\r\nabc"), "a field has no name"),
         (form(field("image", b"a"), field("beams", b"3"), field("beams", b"4")), "'beams': given more than once"),
         (form(field("image", b"a"), field("must", b"\xff")), "'must': not UTF-8 text"),
@@ -202,12 +253,10 @@ def test_bad_forms(client: httpx.Client, body: bytes, detail: str) -> None:
     check_problem(client.post("/v1/captions", content=body, headers=headers), "bad-request", detail)
 
 
-@pytest.mark.parametrize(
-    "kind", ["", "text/plain", "image/png", "application/x-www-form-urlencoded", "multipart/mixed"]
-)
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/mixed"])
 def test_other_content_types(client: httpx.Client, picture: Callable[..., bytes], kind: str) -> None:
     answer = client.post("/v1/captions", content=picture(0), headers={"Content-Type": kind})
-    check_problem(answer, "content-type", "expected Content-Type multipart/form-data or application/json")
+    check_problem(answer, "content-type", "expected Content-Type multipart/form-data, application/json, or image/")
 
 
 def test_a_form_without_boundary(client: httpx.Client) -> None:
@@ -219,7 +268,8 @@ def test_health_and_model(client: httpx.Client) -> None:
     assert client.get("/v1/health").json() == {"status": "ok"}
     model = client.get("/v1/model").json()
     assert (model["name"], model["vocabulary"], model["vision"]["input_size"]) == ("model", 11, 64)
-    assert model["limits"] == {"max_bytes": 1_000_000, "max_pixels": 4_000_000, "queue": 64, "timeout": 30.0}
+    limits = {"max_bytes": 1_000_000, "max_pixels": 4_000_000, "max_images": 16, "max_cost": 20_000}
+    assert model["limits"] == {**limits, "queue": 64, "timeout": 30.0}
     assert model["parameters"] > 10_000
     assert model["card"].startswith("# A captioning model")
 
@@ -263,12 +313,20 @@ def test_pages_ask_nobody_else_and_carry_the_policy(client: httpx.Client) -> Non
 
 def test_the_docs_page_names_every_address_and_option(client: httpx.Client) -> None:
     page, document = client.get("/docs").text, client.get("/openapi.json").json()
-    assert set(document["paths"]) == {"/v1/captions", "/v1/model", "/v1/health", "/metrics"}
+    assert set(document["paths"]) == {"/v1/captions", "/v1/captions/batch", "/v1/model", "/v1/health", "/metrics"}
     for path in document["paths"]:
         assert path in page
     body = document["paths"]["/v1/captions"]["post"]["requestBody"]["content"]
     for name in body["application/json"]["schema"]["properties"]:
         assert f"<code>{name}</code>" in page
+
+
+def test_the_docs_page_shows_ranges_an_answer_and_commands(client: httpx.Client, server: Any) -> None:
+    page = html.unescape(client.get("/docs").text)
+    assert "(integer, 1 to 10)" in page
+    assert "(number, 0.05 to 10)" in page
+    assert json.dumps(EXAMPLE_ANSWER, indent=1) in page
+    assert f"curl -F image=@photo.jpg -F beams=5 {server.url}/v1/captions" in page
 
 
 def test_head_gives_headers_alone(client: httpx.Client) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlan.serving.batching import Answer, Batcher, QueueFullError, TimeIsUpError
+from xlan.serving.batching import Answer, Batcher, QueueFullError
 
 
 class Worker:
@@ -36,12 +36,12 @@ class Worker:
         return [2 * item if item >= 0 else ValueError(str(item)) for item in items]
 
 
-def run(test: Callable[..., Awaitable[Any]], work: Worker, **options: Any) -> Any:
+def run(test: Callable[..., Awaitable[Any]], work: Any, **options: Any) -> Any:
     """Run `test(batcher)` in an event loop, and see that nothing is left behind."""
     sizes = {"max_batch": 4, "max_wait": 0.01, "capacity": 64, **options}
 
     async def whole() -> Any:
-        batcher: Batcher[int, int] = Batcher(work, **sizes)
+        batcher: Batcher[Any, Any] = Batcher(work, **sizes)
         try:
             result = await test(batcher)
             for _ in range(100):
@@ -51,14 +51,15 @@ def run(test: Callable[..., Awaitable[Any]], work: Worker, **options: Any) -> An
             assert batcher.waiting == 0
             return result
         finally:
-            work.gate.set()
+            if isinstance(work, Worker):
+                work.gate.set()
             batcher.close()
 
     return asyncio.run(whole())
 
 
-async def submit_all(batcher: Batcher[int, int], items: Sequence[int], timeout: float = 10.0) -> list[Any]:
-    calls = [batcher.submit(lambda item=item: item, timeout=timeout) for item in items]  # type: ignore[misc]
+async def submit_all(batcher: Batcher[int, int], items: Sequence[int]) -> list[Any]:
+    calls = [batcher.submit(lambda item=item: item) for item in items]  # type: ignore[misc]
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -92,8 +93,8 @@ def test_company_gathers_while_the_worker_is_busy() -> None:
 
     async def test(batcher: Batcher[int, int]) -> None:
         work.gate.clear()
-        first = asyncio.ensure_future(batcher.submit(lambda: 0, timeout=10))
-        while batcher.waiting or (not work.batches and not first.done() and not batcher._busy):
+        first = asyncio.ensure_future(batcher.submit(lambda: 0))
+        while batcher.waiting:
             await asyncio.sleep(0.001)
         others = asyncio.ensure_future(submit_all(batcher, [1, 2, 3]))
         await asyncio.sleep(0.05)
@@ -120,7 +121,7 @@ def test_what_cannot_be_prepared_never_reaches_a_batch() -> None:
         raise KeyError("bad")
 
     async def test(batcher: Batcher[int, int]) -> list[Any]:
-        calls = [batcher.submit(bad, timeout=5), batcher.submit(lambda: 4, timeout=5)]
+        calls = [batcher.submit(bad), batcher.submit(lambda: 4)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     bad_answer, good_answer = run(test, work)
@@ -140,31 +141,14 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
     assert after[0].result == 2
 
 
-def test_time_is_up_before_the_batch_begins() -> None:
-    work = Worker()
-
-    async def test(batcher: Batcher[int, int]) -> list[Any]:
-        work.gate.clear()
-        first = asyncio.ensure_future(batcher.submit(lambda: 0, timeout=10))
-        await asyncio.sleep(0.05)
-        late = await submit_all(batcher, [7], timeout=0.05)
-        work.gate.set()
-        return [*late, await first]
-
-    late, first = run(test, work, max_wait=0.0)
-    assert isinstance(late, TimeIsUpError)
-    assert first.result == 0
-    assert work.batches == [[0]]
-
-
 def test_a_client_that_left_costs_no_work() -> None:
     work = Worker()
 
     async def test(batcher: Batcher[int, int]) -> None:
         work.gate.clear()
-        first = asyncio.ensure_future(batcher.submit(lambda: 0, timeout=10))
+        first = asyncio.ensure_future(batcher.submit(lambda: 0))
         await asyncio.sleep(0.05)
-        leaving = asyncio.ensure_future(batcher.submit(lambda: 7, timeout=10))
+        leaving = asyncio.ensure_future(batcher.submit(lambda: 7))
         await asyncio.sleep(0.05)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
@@ -174,6 +158,48 @@ def test_a_client_that_left_costs_no_work() -> None:
 
     run(test, work, max_wait=0.0)
     assert work.batches == [[0]]
+
+
+def test_ordinary_items_pass_heavy_ones_that_are_being_worked_on() -> None:
+    done: list[str] = []
+    heavy_may_end = threading.Event()
+
+    def work(items: Sequence[str]) -> list[str]:
+        if items[0].startswith("heavy"):
+            heavy_may_end.wait(10)
+        done.append("+".join(items))
+        return list(items)
+
+    async def test(batcher: Batcher[str, str]) -> None:
+        heavy = [asyncio.ensure_future(batcher.submit(lambda i=i: f"heavy{i}", heavy=True)) for i in range(3)]  # type: ignore[misc]
+        while batcher.waiting > 2:  # until one of them is with its worker
+            await asyncio.sleep(0.001)
+        for i in range(5):
+            assert (await batcher.submit(lambda i=i: f"ordinary{i}")).result == f"ordinary{i}"  # type: ignore[misc]
+        assert not any(task.done() for task in heavy)
+        heavy_may_end.set()
+        await asyncio.gather(*heavy)
+
+    run(test, work, heavy_capacity=3, max_wait=0.0)
+    assert done == [*[f"ordinary{i}" for i in range(5)], "heavy0", "heavy1", "heavy2"]  # one at a time
+
+
+def test_a_full_heavy_line_refuses_heavy_items_alone() -> None:
+    work = Worker()
+
+    async def test(batcher: Batcher[int, int]) -> list[Any]:
+        work.gate.clear()
+        heavy = [asyncio.ensure_future(batcher.submit(lambda: 0, heavy=True)) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert (batcher.room(heavy=True), batcher.room()) == (0, 64)
+        ordinary = asyncio.ensure_future(batcher.submit(lambda: 7))
+        await asyncio.sleep(0)
+        work.gate.set()
+        return await asyncio.gather(*heavy, ordinary, return_exceptions=True)
+
+    *heavy, ordinary = run(test, work, heavy_capacity=2, max_wait=0.0)
+    assert [isinstance(answer, QueueFullError) for answer in heavy] == [False, False, True, True]
+    assert ordinary.result == 14
 
 
 def test_batches_are_reported() -> None:
@@ -220,7 +246,7 @@ def test_any_schedule_gives_everybody_their_own_answer(
             return call.item
 
         await asyncio.sleep(call.delay)
-        task = asyncio.ensure_future(batcher.submit(prepare, timeout=20))
+        task = asyncio.ensure_future(batcher.submit(prepare))
         if call.leaves is not None:
             await asyncio.sleep(call.leaves)
             task.cancel()
@@ -244,7 +270,7 @@ def test_any_schedule_gives_everybody_their_own_answer(
 
 def test_an_error_nobody_waits_for_is_not_reported_as_forgotten(caplog: pytest.LogCaptureFixture) -> None:
     async def test(batcher: Batcher[int, int]) -> None:
-        task = asyncio.ensure_future(batcher.submit(lambda: -1, timeout=5))
+        task = asyncio.ensure_future(batcher.submit(lambda: -1))
         while not task.done():
             await asyncio.sleep(0)
             task.cancel()

@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from xlan.cli.main import app
+from xlan.serving.openapi import EXAMPLE_ANSWER
 from xlan.serving.problems import KINDS
 from xlan.serving.schemas import Options
 
@@ -33,6 +34,8 @@ def test_its_commands_run(server: Any, picture: Callable[..., bytes], tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     if "/v1/captions" in command:
         answer = json.loads(done.stdout)
+        if "/batch" in command:
+            answer = answer["results"][0]["answer"]
         assert answer.keys() == EXAMPLE.keys()
         assert answer["words"][0].keys() == EXAMPLE["words"][0].keys()
 
@@ -41,6 +44,10 @@ def test_there_are_commands_for_every_address() -> None:
     assert len(CURL) >= 8
     for address in ("/v1/captions", "/v1/model", "/v1/health", "/metrics"):
         assert any(address in command for command in CURL)
+
+
+def test_its_answer_is_the_one_of_the_docs_page() -> None:
+    assert EXAMPLE == EXAMPLE_ANSWER
 
 
 def test_every_option_is_explained() -> None:

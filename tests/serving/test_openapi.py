@@ -41,7 +41,11 @@ def test_schemathesis_finds_nothing_undocumented(server: Any, tmp_path: Path) ->
 
 def test_every_problem_of_a_caption_is_documented(server: Any) -> None:
     document = httpx.get(server.url + "/openapi.json", timeout=60, trust_env=False).json()
-    answers = document["paths"]["/v1/captions"]["post"]["responses"]
+    for path in ("/v1/captions", "/v1/captions/batch"):
+        check_answers(document["paths"][path]["post"]["responses"])
+
+
+def check_answers(answers: dict[str, Any]) -> None:
     statuses = {str(status) for status, _ in KINDS.values()} - {"401", "404", "405"}  # no token; other addresses
     assert set(answers) == statuses | {"200"}
     for status in statuses:
@@ -53,7 +57,8 @@ def test_every_problem_of_a_caption_is_documented(server: Any) -> None:
 
 def test_examples_can_be_sent_as_they_stand(server: Any) -> None:
     document = httpx.get(server.url + "/openapi.json", timeout=60, trust_env=False).json()
-    body = document["paths"]["/v1/captions"]["post"]["requestBody"]["content"]["application/json"]
-    for example in body["examples"].values():
-        answer = httpx.post(server.url + "/v1/captions", json=example["value"], timeout=30, trust_env=False)
-        assert answer.status_code == 200, answer.text
+    for path in ("/v1/captions", "/v1/captions/batch"):
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        for example in body["examples"].values():
+            answer = httpx.post(server.url + path, json=example["value"], timeout=30, trust_env=False)
+            assert answer.status_code == 200, answer.text

@@ -16,6 +16,7 @@ from xlan.errors import ConfigError, DecodingError, ModelError
 from xlan.options import CaptionOptions
 from xlan.pipeline import Captioner
 from xlan.serving.app import create_app
+from xlan.serving.batching import Batcher
 from xlan.serving.service import Captioned, Order, caption_orders, shares
 from xlan.serving.settings import ServeSettings
 from xlan.types import Caption, Regions
@@ -66,6 +67,42 @@ def test_options_that_cannot_be_fulfilled_hurt_nobody_else(captioner: Captioner,
     assert isinstance(bad, DecodingError)
 
 
+def test_costly_options_go_to_a_line_of_their_own(
+    captioner: Captioner, picture: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: dict[str, bool] = {}
+    submit = Batcher.submit
+
+    async def noted(batcher: Any, prepare: Any, *, heavy: bool = False) -> Any:
+        answer = await submit(batcher, prepare, heavy=heavy)
+        options = answer.result.order.options
+        lines[f"{options.beams}×{options.max_length}, {len(options.must)} words"] = heavy
+        return answer
+
+    monkeypatch.setattr(Batcher, "submit", noted)
+    ordinary, words = {"beams": "10", "max_length": "50"}, ["dog", "cat", "grass"]
+    for options in ({}, ordinary, {"must": words}, {**ordinary, "must": words[:1]}):
+        assert ask(captioner, picture(0), data=options)[0].status_code == 200
+    wanted = {"3×20, 0 words": False, "10×50, 0 words": False, "3×20, 3 words": False, "10×50, 1 words": True}
+    assert lines == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "cost"),
+    [
+        (CaptionOptions(), 3 * 20),
+        (CaptionOptions(beams=10, max_length=50), 10 * 50),
+        (CaptionOptions(samples=4), 4 * 20),
+        (CaptionOptions(samples=4, must=("dog", "cat")), 4 * 20),
+        (CaptionOptions(must=("dog", "cat", "grass")), 3 * 2**3 * 20),
+        (CaptionOptions(must=("dog|cat|grass",)), 3 * 2 * 20),
+        (CaptionOptions(must=("dog on grass",)), 3 * 4 * 20),  # nothing, dog, dog on, all of it
+    ],
+)
+def test_what_options_cost(captioner: Captioner, options: CaptionOptions, cost: int) -> None:
+    assert captioner.cost(options) == cost
+
+
 @pytest.mark.parametrize(
     ("count", "lanes", "sizes"),
     [(1, 4, [1]), (7, 2, [7]), (8, 2, [4, 4]), (16, 2, [8, 8]), (17, 4, [4, 4, 4, 5]), (16, 8, [4] * 4), (5, 1, [5])],
@@ -78,14 +115,14 @@ def test_shares_of_a_batch(count: int, lanes: int, sizes: list[int]) -> None:
     assert [order for part in parts for order in part] == orders
 
 
-def ask(captioner: Captioner, image: bytes, count: int = 1) -> list[httpx.Response]:
+def ask(captioner: Captioner, image: bytes, count: int = 1, data: Any = None) -> list[httpx.Response]:
     """Requests to an application in this process."""
     app = create_app(captioner, ServeSettings(max_wait=0.2, lanes=2))
 
     async def whole() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            calls = [client.post("/v1/captions", files={"image": image}) for _ in range(count)]
+            calls = [client.post("/v1/captions", files={"image": image}, data=data) for _ in range(count)]
             return await asyncio.gather(*calls)
 
     try:

@@ -41,6 +41,12 @@ def serve(
     timeout: Annotated[
         float, typer.Option(help="Seconds until a request is given up (504).", min=0.1, max=3600)
     ] = 30.0,
+    max_cost: Annotated[
+        int,
+        typer.Option(
+            help="Most steps of the model per request: beams × combinations of required words × length.", min=1
+        ),
+    ] = 20_000,
     max_bytes: Annotated[int, typer.Option(help="Largest picture in bytes.", min=1)] = 20 << 20,
     max_pixels: Annotated[int, typer.Option(help="Most pixels a picture may have.", min=1)] = 50_000_000,
     threads: Annotated[
@@ -77,6 +83,7 @@ def serve(
         max_wait=max_wait_ms / 1000,
         queue=queue,
         timeout=timeout,
+        max_cost=max_cost,
         limits=ImageLimits(max_bytes, max_pixels),
         lanes=threads or torch.get_num_threads(),
     )

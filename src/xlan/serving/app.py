@@ -1,9 +1,10 @@
 """The addresses of the server.
 
-POST /v1/captions   a picture in, a sentence out      GET /            the page
-GET  /v1/model      which model, which limits         GET /static/…    its script and style
-GET  /v1/health     ok, or stopping                   GET /docs        this list, readable
-GET  /metrics       for Prometheus                    GET /openapi.json
+POST /v1/captions        a picture in, a sentence out      GET /            the page
+POST /v1/captions/batch  several pictures                  GET /static/…    its script and style
+GET  /v1/model           which model, which limits         GET /docs        the API as a page
+GET  /v1/health          ok, or stopping                   GET /openapi.json
+GET  /metrics            for Prometheus
 """
 
 from __future__ import annotations
@@ -22,9 +23,17 @@ from xlan.pages.layout import STYLE
 from xlan.pipeline import Captioner
 from xlan.serving.guard import Guard
 from xlan.serving.metrics import CONTENT_TYPE
-from xlan.serving.openapi import CAPTION_BODY, docs_page, openapi_document, problems
+from xlan.serving.openapi import (
+    BATCH_BODY,
+    CAPTION_BODY,
+    CAPTION_PROBLEMS,
+    QUERY_OPTIONS,
+    docs_page,
+    openapi_document,
+    problems,
+)
 from xlan.serving.problems import Problem, from_status
-from xlan.serving.schemas import CaptionAnswer, Health, ModelAnswer
+from xlan.serving.schemas import BatchAnswer, CaptionAnswer, Health, ModelAnswer
 from xlan.serving.service import Service
 from xlan.serving.settings import ServeSettings
 
@@ -35,7 +44,7 @@ STATIC_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-PROTECTED = frozenset({"/v1/captions", "/v1/model", "/metrics"})
+PROTECTED = frozenset({"/v1/captions", "/v1/captions/batch", "/v1/model", "/metrics"})
 PAGES = frozenset({"/", "/docs", "/openapi.json", "/v1/health", "/static"})
 
 
@@ -56,7 +65,7 @@ def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> F
     app = FastAPI(
         title="xlan",
         version=__version__,
-        description="Says what is in pictures. Pictures stay in memory and are forgotten with the answer.",
+        description="Captions pictures. They stay in memory and are forgotten with the answer.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -81,17 +90,28 @@ def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> F
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
-    # Answers are made ready here: FastAPI would check thousands of our own numbers before it sends them.
+    # Answers are encoded here: FastAPI would validate thousands of our own numbers before it sends them.
     @app.post(
         "/v1/captions",
         operation_id="caption",
         summary="Say what is in a picture",
         response_model=CaptionAnswer,
-        responses=problems(400, 401, 403, 408, 413, 415, 421, 422, 431, 500, 503, 504),
-        openapi_extra={"requestBody": CAPTION_BODY},
+        responses=CAPTION_PROBLEMS,
+        openapi_extra={"requestBody": CAPTION_BODY, "parameters": QUERY_OPTIONS},
     )
     async def caption(request: Request) -> Any:
         return Response(await service.caption(request), media_type="application/json")
+
+    @app.post(
+        "/v1/captions/batch",
+        operation_id="captions",
+        summary="Say what is in each of several pictures",
+        response_model=BatchAnswer,
+        responses=CAPTION_PROBLEMS,
+        openapi_extra={"requestBody": BATCH_BODY, "parameters": QUERY_OPTIONS},
+    )
+    async def captions(request: Request) -> Any:
+        return Response(await service.caption(request, several=True), media_type="application/json")
 
     @app.get(
         "/v1/model",
@@ -130,8 +150,8 @@ def _add_pages(app: FastAPI) -> None:
         return _static("index.html")
 
     @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(docs_page(app.openapi()))
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(docs_page(app.openapi(), str(request.base_url).rstrip("/")))
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static(name: str) -> Response:

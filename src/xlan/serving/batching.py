@@ -1,9 +1,11 @@
-"""Requests that arrive close together share one call of the model.
+"""Requests that arrive close together share one call of the model; dear ones wait in a line of their own.
 
-    submit ─▶ prepare (a few threads) ─▶ queue ─▶ work on up to `max_batch` at once (one thread) ─▶ answers
+    submit ─▶ prepare (a few threads) ─┬▶ ordinary line ─▶ work on up to `max_batch` at once (one thread) ─▶ answers
+                                       └▶ heavy line    ─▶ work on one at a time (another thread)         ─▶ answers
 
-A request that finds the worker idle waits at most `max_wait` for company; while the worker is busy, company gathers by
-itself. Everything here runs in the event loop's thread except `prepare` and `work`, so there are no locks.
+An item that finds the worker of its line idle waits at most `max_wait` for company; while the worker is busy, company
+gathers by itself. Ordinary items never wait behind heavy ones: the two workers share the processor, not a queue.
+Everything here runs in the event loop's thread except `prepare` and `work`, so there are no locks.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,11 +27,7 @@ _log = logging.getLogger("xlan.serving")
 
 
 class QueueFullError(Exception):
-    """As many requests are waiting as may wait."""
-
-
-class TimeIsUpError(Exception):
-    """The answer was not there in time."""
+    """As many items are waiting as may wait."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +49,54 @@ class Answer(Generic[Result]):
 
 @dataclass(eq=False)
 class _Job(Generic[Item, Result]):
-    """A request on its way; `answer` being done (also cancelled) means that nobody waits for more."""
+    """An item on its way; `answer` being done (also cancelled) means that nobody waits for more."""
 
+    line: _Line[Item, Result]
     answer: asyncio.Future[Answer[Result]]
     began: float = field(default_factory=time.monotonic)
     ready: float = 0.0
     items: list[Item] = field(default_factory=list)  # the one item, once it is prepared
 
 
+@dataclass(eq=False)
+class _Line(Generic[Item, Result]):
+    """Items that wait for one worker.
+
+    Attributes:
+        max_batch: most items in a batch.
+        max_wait: seconds an item waits for company while the worker is idle.
+        capacity: most items that are accepted and not yet in a batch.
+        worker: the thread that works on the batches.
+        jobs: those that are prepared, oldest first.
+        waiting: how many are accepted and not yet in a batch, those in preparation included.
+        busy: whether the worker has a batch.
+        seconds: how long the last batch took.
+    """
+
+    max_batch: int
+    max_wait: float
+    capacity: int
+    worker: ThreadPoolExecutor
+    jobs: collections.deque[_Job[Item, Result]] = field(default_factory=collections.deque)
+    timer: asyncio.TimerHandle | None = None
+    waiting: int = 0
+    busy: bool = False
+    seconds: float = 0.0
+
+
 class Batcher(Generic[Item, Result]):
     """Gathers items into batches for a function that is cheaper per item the more it gets.
 
     Args:
-        work: a batch of items → their results in order, an exception in place of a result being raised to whoever
-            submitted that item. Runs in one thread. When it raises, its items are tried once more, one by one, so that
-            an item that breaks a batch does not hurt its neighbours.
-        max_batch: most items in a batch.
-        max_wait: seconds an item waits for company while the worker is idle.
-        capacity: most items that are accepted and not yet in a batch.
+        work: a batch of items → their results in order; an exception in place of a result is raised to whoever
+            submitted that item. Runs in two threads at most, one per line. When it raises, its items are tried once
+            more, one by one, so that an item that breaks a batch does not hurt its neighbours.
+        max_batch: most ordinary items in a batch.
+        max_wait: seconds an ordinary item waits for company while its worker is idle.
+        capacity: most ordinary items that are accepted and not yet in a batch.
+        heavy_capacity: the same of heavy items, which are worked on one at a time.
         preparers: threads for `prepare`.
-        on_batch: told the size and the seconds of every batch.
+        on_batch: called with the size and the seconds of every batch.
     """
 
     def __init__(
@@ -79,105 +106,109 @@ class Batcher(Generic[Item, Result]):
         max_batch: int,
         max_wait: float,
         capacity: int,
+        heavy_capacity: int = 1,
         preparers: int = 2,
         on_batch: Callable[[int, float], None] | None = None,
     ) -> None:
         self._work = work
-        self._max_batch = max_batch
-        self._max_wait = max_wait
-        self._capacity = capacity
         self._on_batch = on_batch
         self._preparers = ThreadPoolExecutor(preparers, thread_name_prefix="xlan-open")
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="xlan-model")
-        self._queue: collections.deque[_Job[Item, Result]] = collections.deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._busy = False
-        self.waiting = 0
+        self._ordinary: _Line[Item, Result] = _Line(max_batch, max_wait, capacity, _one_thread("xlan-model"))
+        self._heavy: _Line[Item, Result] = _Line(1, 0.0, heavy_capacity, _one_thread("xlan-heavy"))
 
-    async def submit(self, prepare: Callable[[], Item], *, timeout: float) -> Answer[Result]:
-        """The answer for one item; `prepare` makes it, in a thread. Cancelling this drops the item.
+    async def submit(self, prepare: Callable[[], Item], *, heavy: bool = False) -> Answer[Result]:
+        """The answer for one item; `prepare` makes it, in a thread. Cancelling this drops the item before its batch.
 
         Raises:
-            QueueFullError: at once, when `capacity` items are waiting.
-            TimeIsUpError: after `timeout` seconds; the item is dropped when its batch has not begun.
+            QueueFullError: at once, when the line has no room.
             Exception: whatever `prepare` or `work` raised for this item.
         """
-        if self.full:
+        if not self.room(heavy=heavy):
             raise QueueFullError
-        loop = asyncio.get_running_loop()
-        job: _Job[Item, Result] = _Job(loop.create_future())
-        self.waiting += 1
+        loop, line = asyncio.get_running_loop(), self._line(heavy)
+        job: _Job[Item, Result] = _Job(line, loop.create_future())
+        line.waiting += 1
         preparing = self._preparers.submit(prepare)
         preparing.add_done_callback(lambda done: loop.call_soon_threadsafe(self._prepared, job, done))
         try:
-            await asyncio.wait({job.answer}, timeout=timeout)
-            if not job.answer.done():
-                raise TimeIsUpError
-            return job.answer.result()
+            return await job.answer
         finally:
             self._drop(job, preparing)
 
     @property
-    def full(self) -> bool:
-        """Whether `submit` would refuse."""
-        return self.waiting >= self._capacity
+    def waiting(self) -> int:
+        """Items that are accepted and not yet in a batch."""
+        return self._ordinary.waiting + self._heavy.waiting
+
+    def room(self, *, heavy: bool = False) -> int:
+        """How many more items would be accepted."""
+        line = self._line(heavy)
+        return line.capacity - line.waiting
+
+    def seconds_to_wait(self, *, heavy: bool = False) -> float:
+        """When those who wait now will have been served, as far as the last batch tells."""
+        line = self._line(heavy)
+        return math.ceil(line.waiting / line.max_batch) * line.seconds
 
     def close(self) -> None:
         """End the threads; nothing may be waiting any more."""
-        self._preparers.shutdown()
-        self._worker.shutdown()
+        for threads in (self._preparers, self._ordinary.worker, self._heavy.worker):
+            threads.shutdown()
+
+    def _line(self, heavy: bool) -> _Line[Item, Result]:
+        return self._heavy if heavy else self._ordinary
 
     def _drop(self, job: _Job[Item, Result], preparing: Future[Item]) -> None:
-        """Nobody waits for a job any more: take it out, wherever it is."""
+        """Nobody waits for a job any more: remove it, wherever it is."""
         if not job.answer.cancel() and not job.answer.cancelled():
             job.answer.exception()  # seen, so that asyncio does not report an error nobody fetched
-        preparing.cancel()  # a thread that has begun goes on, and the place stays taken until it ends
-        if job in self._queue:
-            self._queue.remove(job)
-            self.waiting -= 1
+        preparing.cancel()  # a thread that has begun continues, and the place stays taken until it ends
+        if job in job.line.jobs:
+            job.line.jobs.remove(job)
+            job.line.waiting -= 1
 
     def _prepared(self, job: _Job[Item, Result], done: Future[Item]) -> None:
         if done.cancelled() or job.answer.done():
-            self.waiting -= 1
+            job.line.waiting -= 1
             return
         error = done.exception()
         if error is not None:
-            self.waiting -= 1
+            job.line.waiting -= 1
             job.answer.set_exception(error)
             return
         job.items.append(done.result())
         job.ready = time.monotonic()
-        self._queue.append(job)
-        self._consider()
+        job.line.jobs.append(job)
+        self._consider(job.line)
 
-    def _consider(self) -> None:
-        """Begin a batch now, or set the clock for it."""
-        if self._busy or not self._queue:
+    def _consider(self, line: _Line[Item, Result]) -> None:
+        """Begin a batch now, or set the timer for it."""
+        if line.busy or not line.jobs:
             return
-        wait = self._queue[0].ready + self._max_wait - time.monotonic()
-        if wait <= 0 or len(self._queue) >= self._max_batch:
-            self._begin()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(wait, self._time_to_begin)
+        wait = line.jobs[0].ready + line.max_wait - time.monotonic()
+        if wait <= 0 or len(line.jobs) >= line.max_batch:
+            self._begin(line)
+        elif line.timer is None:
+            line.timer = asyncio.get_running_loop().call_later(wait, self._time_to_begin, line)
 
-    def _time_to_begin(self) -> None:
-        self._timer = None
-        if self._queue and not self._busy:
-            self._begin()
+    def _time_to_begin(self, line: _Line[Item, Result]) -> None:
+        line.timer = None
+        if line.jobs and not line.busy:
+            self._begin(line)
 
-    def _begin(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        jobs = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
-        self.waiting -= len(jobs)
-        self._busy = True
+    def _begin(self, line: _Line[Item, Result]) -> None:
+        if line.timer is not None:
+            line.timer.cancel()
+            line.timer = None
+        jobs = [line.jobs.popleft() for _ in range(min(line.max_batch, len(line.jobs)))]
+        line.waiting -= len(jobs)
+        line.busy = True
         loop, began = asyncio.get_running_loop(), time.monotonic()
-        working = self._worker.submit(self._run, [job.items[0] for job in jobs])
+        working = line.worker.submit(self._run, [job.items[0] for job in jobs])
         working.add_done_callback(lambda done: loop.call_soon_threadsafe(self._finished, jobs, began, done))
 
     def _run(self, items: list[Item]) -> Sequence[Result | Exception]:
-        """In the worker's thread: the batch, or its items one by one when it fails as a whole."""
+        """In a worker's thread: the batch, or its items one by one when it fails as a whole."""
         try:
             return self._work(items)
         except Exception as error:
@@ -189,15 +220,20 @@ class Batcher(Generic[Item, Result]):
     def _finished(
         self, jobs: list[_Job[Item, Result]], began: float, done: Future[Sequence[Result | Exception]]
     ) -> None:
-        seconds = time.monotonic() - began
-        self._busy = False
+        line = jobs[0].line
+        line.seconds = time.monotonic() - began
+        line.busy = False
         if self._on_batch is not None:
-            self._on_batch(len(jobs), seconds)
+            self._on_batch(len(jobs), line.seconds)
         for job, result in zip(jobs, done.result(), strict=True):
             if job.answer.done():
                 continue
             if isinstance(result, Exception):
                 job.answer.set_exception(result)
             else:
-                job.answer.set_result(Answer(result, began - job.began, seconds, len(jobs)))
-        self._consider()
+                job.answer.set_result(Answer(result, began - job.began, line.seconds, len(jobs)))
+        self._consider(line)
+
+
+def _one_thread(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix=name)

@@ -6,39 +6,39 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from xlan.options import CaptionOptions
+from xlan.errors import DecodingError
+from xlan.options import EXPLAINED_RUNNERS_UP, LIMITS, MAX_MUST, MAX_MUST_LENGTH, CaptionOptions
 from xlan.serving.problems import Problem
 
-# How many other words an explanation names for each word.
-RUNNERS_UP = 4
-# Programs that hold every number as a double keep whole numbers up to here.
-MAX_SEED = (1 << 53) - 1
-_DRAWING_ONLY = ("temperature", "top_p", "seed")
+Requirement = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MUST_LENGTH)]
 
-Requirement = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+
+def _within(name: str, default: float | None, description: str) -> Any:
+    """A field with the limits that `CaptionOptions` has for it."""
+    limit = LIMITS[name]
+    return Field(default, ge=limit.low, le=limit.high, description=description)
 
 
 class Options(BaseModel):
-    """How to look for the words."""
+    """How to look for the words: names and types for clients. Limits and exclusions are those of `CaptionOptions`."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    beams: int = Field(3, ge=1, le=10, description="Sentences kept while searching; not together with `samples`.")
-    samples: int = Field(0, ge=0, le=10, description="Draw this many captions instead of searching.")
-    temperature: float = Field(
-        1.0, ge=0.05, le=10, description="Of the draw: below 1 is bolder, above 1 more varied. Needs `samples`."
+    beams: int = _within("beams", 3, "Sentences kept while searching; not together with `samples`.")
+    samples: int = _within("samples", 0, "Draw this many captions instead of searching.")
+    temperature: float = _within(
+        "temperature", 1.0, "Of the draw: below 1 keeps to likelier words, above 1 varies more. Needs `samples`."
     )
-    top_p: float | None = Field(
-        None,
-        ge=0.01,
-        le=1,
-        description="Draw from the likeliest words that have this probability together. Needs `samples`.",
+    top_p: float | None = _within(
+        "top_p", None, "Draw from the likeliest words that have this probability together. Needs `samples`."
     )
-    seed: int = Field(0, ge=0, le=MAX_SEED, description="The same seed draws the same captions. Needs `samples`.")
+    seed: int = _within("seed", 0, "The same seed draws the same captions. Needs `samples`.")
     must: list[Requirement] = Field(
-        default_factory=list, max_length=10, description="Words or phrases that have to appear; `dog|dogs` for either."
+        default_factory=list,
+        max_length=MAX_MUST,
+        description="Words or phrases that have to appear; `dog|dogs` for either.",
     )
-    max_length: int = Field(20, ge=1, le=50, description="Most words, the end of the sentence included.")
+    max_length: int = _within("max_length", 20, "Most words, the end of the sentence included.")
     explain: bool = Field(False, description="Also tell where the model looked and which words nearly won.")
 
     def caption_options(self) -> CaptionOptions:
@@ -47,32 +47,32 @@ class Options(BaseModel):
         Raises:
             Problem: some of them contradict each other.
         """
-        given = self.model_fields_set
-        if self.samples and "beams" in given:
-            raise Problem("unusable-options", "beams searches, but samples draws; leave one out")
-        useless = [name for name in _DRAWING_ONLY if name in given and getattr(self, name) is not None]
-        if useless and not self.samples:
-            raise Problem("unusable-options", f"{useless[0]} does something only together with samples")
-        return CaptionOptions(
-            beams=self.beams,
-            samples=self.samples,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=self.seed,
-            must=tuple(self.must),
-            max_length=self.max_length,
-            attention=self.explain,
-            runners_up=RUNNERS_UP if self.explain else 0,
-        )
+        given = self.model_dump(exclude_unset=True)
+        explain = given.pop("explain", False)
+        given.update(attention=explain, runners_up=EXPLAINED_RUNNERS_UP if explain else 0)
+        try:
+            return CaptionOptions.of(given)
+        except DecodingError as error:
+            raise Problem("unusable-options", str(error)) from None
 
 
-def read_options(values: dict[str, Any], *, typed: bool) -> CaptionOptions:
-    """Options from a client; `typed` when they come from JSON, where "3" is not a number.
+def read_options(values: dict[str, Any], *, typed: bool, text: dict[str, Any] | None = None) -> CaptionOptions:
+    """Options from a client.
+
+    Args:
+        values: the options.
+        typed: whether they come from JSON, where "3" is not a number.
+        text: further options as text, from a query string.
 
     Raises:
-        Problem: an option is unknown, has a value that is not allowed, or contradicts another.
+        Problem: an option is unknown, given twice, has a value that is not allowed, or contradicts another.
     """
     try:
+        if text:
+            read = Options.model_validate(text).model_dump(exclude_unset=True)
+            if twice := read.keys() & values.keys():
+                raise Problem("bad-request", f"{min(twice)!r}: given more than once")
+            values = {**values, **read}
         return Options.model_validate(values, strict=typed).caption_options()
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
@@ -152,6 +152,19 @@ class ProblemAnswer(BaseModel):
     detail: str
 
 
+class OneResult(BaseModel):
+    """One of several pictures: either an answer or a problem."""
+
+    answer: CaptionAnswer | None
+    problem: ProblemAnswer | None
+
+
+class BatchAnswer(BaseModel):
+    """What the model says of several pictures."""
+
+    results: list[OneResult] = Field(description="One for each picture, in the order they were sent.")
+
+
 class Health(BaseModel):
     """Whether requests are accepted."""
 
@@ -163,7 +176,9 @@ class LimitsAnswer(BaseModel):
 
     max_bytes: int = Field(description="Largest picture, in bytes.")
     max_pixels: int = Field(description="Most pixels a picture may have.")
-    queue: int = Field(description="Most requests that wait at once.")
+    max_images: int = Field(description="Most pictures in one request.")
+    max_cost: int = Field(description="Most steps of the model that a request may ask for.")
+    queue: int = Field(description="Most pictures that wait at once.")
     timeout: float = Field(description="Seconds until a request is given up.")
 
 

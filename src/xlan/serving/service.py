@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -24,11 +25,11 @@ from xlan.caption_json import caption_record
 from xlan.errors import DecodingError, ImageError, ModelError
 from xlan.options import CaptionOptions
 from xlan.pipeline import Captioner
-from xlan.serving.batching import Answer, Batcher, QueueFullError, TimeIsUpError
+from xlan.serving.batching import Answer, Batcher, QueueFullError
 from xlan.serving.metrics import Metrics
 from xlan.serving.problems import Problem
 from xlan.serving.settings import ServeSettings
-from xlan.serving.uploads import Body, BodyMemory, parse_upload, read_body
+from xlan.serving.uploads import MAX_IMAGES, Body, BodyMemory, Upload, check_image, parse_upload, read_body
 from xlan.types import Caption
 from xlan.vision.image import FORMATS
 from xlan.vision.regions import PreparedImage
@@ -96,13 +97,14 @@ class Service:
         self._memory = BodyMemory(settings.body_memory)
         self.stopping = False
         self.in_progress = 0
-        self._batch_seconds = 0.0
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="xlan-parse")
         self._lanes = ThreadPoolExecutor(settings.lanes, thread_name_prefix="xlan-lane")
         self.batcher: Batcher[Order, Captioned] = Batcher(
             self._work,
             max_batch=settings.max_batch,
             max_wait=settings.max_wait,
             capacity=settings.queue,
+            heavy_capacity=settings.heavy_queue,
             preparers=settings.openers,
             on_batch=self._count_batch,
         )
@@ -113,17 +115,17 @@ class Service:
             working=lambda: self.in_progress,
         )
 
-    async def caption(self, request: Request) -> bytes:
-        """The answer to a caption request, as JSON.
+    async def caption(self, request: Request, *, several: bool = False) -> bytes:
+        """The answer to a caption request, as JSON; `several` for one that may hold several pictures.
 
         Raises:
             Problem: why there is none.
-            ClientDisconnect: nobody wants it any more.
+            ClientDisconnect: the client has left.
         """
         settings, body = self._settings, Body(self._memory)
         with self._accepted():
-            if self.batcher.full:  # known before the body is read, which may be long
-                raise self._busy()
+            if not self.batcher.room():  # known before the body is read, which may be long
+                raise self._busy(heavy=False)
             try:
                 await read_body(
                     request,
@@ -132,16 +134,16 @@ class Service:
                     stall=settings.stall_timeout,
                     total=settings.body_timeout,
                 )
-                content_type = request.headers.get("content-type", "")
-                return await _unless_gone(asyncio.ensure_future(self._answer(body, content_type)), request)
+                return await _unless_gone(asyncio.ensure_future(self._answer(request, body, several)), request)
             except ClientDisconnect:
                 self.metrics.dropped.labels("client left").inc()
                 raise
             finally:
-                body.let_go()
+                body.release()
 
     def close(self) -> None:
         """End the threads; nothing may be in progress any more."""
+        self._parser.shutdown()
         self.batcher.close()
         self._lanes.shutdown()
 
@@ -159,13 +161,15 @@ class Service:
             "limits": {
                 "max_bytes": settings.limits.max_bytes,
                 "max_pixels": settings.limits.max_pixels,
+                "max_images": MAX_IMAGES,
+                "max_cost": settings.max_cost,
                 "queue": settings.queue,
                 "timeout": settings.timeout,
             },
         }
 
     def _work(self, orders: Sequence[Order]) -> list[Captioned | Exception]:
-        """In the batcher's thread: a batch, by all lanes at once."""
+        """In a thread of the batcher: a batch, by all lanes at once."""
         first, *others = shares(orders, self._settings.lanes)
         helped = [self._lanes.submit(caption_orders, self._captioner, share) for share in others]
         found = caption_orders(self._captioner, first)
@@ -173,7 +177,7 @@ class Service:
 
     @contextlib.contextmanager
     def _accepted(self) -> Iterator[None]:
-        """A request that got in here is answered, even when the server is told to stop meanwhile."""
+        """A request that is accepted is answered, even when the server is told to stop meanwhile."""
         if self.stopping:
             raise Problem("stopping", "the server is stopping; try again later", {"Retry-After": "10"})
         self.in_progress += 1
@@ -182,54 +186,102 @@ class Service:
         finally:
             self.in_progress -= 1
 
-    async def _answer(self, body: Body, content_type: str) -> bytes:
+    async def _answer(self, request: Request, body: Body, several: bool) -> bytes:
+        """The answer to a body that has arrived, within the time for a request."""
+        query, content_type = request.url.query, request.headers.get("content-type", "")
+        heavy = False
         try:
-            answer = await self.batcher.submit(
-                lambda: self._prepare(body, content_type), timeout=self._settings.timeout
-            )
+            async with asyncio.timeout(self._settings.timeout):
+                loop = asyncio.get_running_loop()
+                upload, heavy = await loop.run_in_executor(
+                    self._parser, self._parse, body, content_type, query, several
+                )
+                if len(upload.images) > self.batcher.room(heavy=heavy):
+                    raise QueueFullError
+                calls = (self._caption_one(upload, i, body, heavy) for i in range(len(upload.images)))
+                if not several:
+                    encode = functools.partial(self._encode, await next(calls))
+                else:
+                    encode = functools.partial(self._encode_all, await asyncio.gather(*calls, return_exceptions=True))
+                if several or upload.options.attention:  # thousands of numbers; the others should not wait for them
+                    return await asyncio.to_thread(encode)
+                return encode()
         except QueueFullError:
-            raise self._busy() from None
-        except TimeIsUpError:
+            raise self._busy(heavy=heavy) from None
+        except TimeoutError:
             self.metrics.dropped.labels("time").inc()
             raise Problem("time", f"there was no caption within {self._settings.timeout:g} seconds") from None
         except DecodingError as error:
             raise Problem("unusable-options", str(error)) from None
+
+    def _parse(self, body: Body, content_type: str, query: str, several: bool) -> tuple[Upload, bool]:
+        """In a thread: what is asked, and whether it is dear."""
+        upload = parse_upload(body.data, content_type, query, several=several)
+        body.replace(sum(map(len, upload.images)))
+        cost = self._captioner.cost(upload.options)
+        if cost * len(upload.images) > self._settings.max_cost:
+            raise Problem(
+                "unusable-options",
+                f"this could take {cost * len(upload.images):,} steps of the model, more than the limit of "
+                f"{self._settings.max_cost:,}; use fewer beams, required words or pictures, or a lower max_length",
+            )
+        return upload, cost > self._settings.heavy_cost
+
+    async def _caption_one(self, upload: Upload, i: int, body: Body, heavy: bool) -> Answer[Captioned]:
+        answer = await self.batcher.submit(lambda: self._prepare(upload, i, body), heavy=heavy)
         self.metrics.pictures.inc()
         self.metrics.queue_seconds.observe(answer.queued)
-        if answer.result.order.options.attention:  # ten thousand numbers; the others should not wait for them
-            return await asyncio.to_thread(self._encode, answer)
-        return self._encode(answer)
+        return answer
 
-    def _prepare(self, body: Body, content_type: str) -> Order:
-        """In a thread: everything about one request that needs no other."""
-        upload = parse_upload(body.data, content_type, self._settings.limits)
-        body.let_go()  # those who wait in the queue keep a small picture and no body
-        self._captioner.check(upload.options)
+    def _prepare(self, upload: Upload, i: int, body: Body) -> Order:
+        """In a thread: open one picture; those that then wait for the model keep a small picture and no file."""
+        image, upload.images[i] = upload.images[i], b""
         try:
-            picture = self._captioner.prepare(upload.image, limits=self._settings.limits, name=_PICTURE)
+            check_image(image, self._settings.limits)
+            picture = self._captioner.prepare(image, limits=self._settings.limits, name=_PICTURE)
         except ImageError as error:
             raise Problem("unusable-picture", str(error)) from None
+        finally:
+            body.release(len(image))
         return Order(picture, upload.options)
 
     def _encode(self, answer: Answer[Captioned]) -> bytes:
+        return _json(self._record(answer))
+
+    def _encode_all(self, found: Sequence[Answer[Captioned] | BaseException]) -> bytes:
+        """Several pictures: each has an answer or a problem. What is wrong with the request itself is raised."""
+        results: list[dict[str, Any]] = []
+        for one in found:
+            if isinstance(one, Problem):
+                results.append({"answer": None, "problem": one.content()})
+            elif isinstance(one, BaseException):
+                raise one
+            else:
+                results.append({"answer": self._record(one), "problem": None})
+        return _json({"results": results})
+
+    def _record(self, answer: Answer[Captioned]) -> dict[str, Any]:
         picture = answer.result.order.picture
-        record = {
+        return {
             **caption_record(answer.result.caption),
             "image": {"width": picture.width, "height": picture.height},
             "model": self._settings.model_name,
             "seconds": {"queue": round(answer.queued, 4), "model": round(answer.worked, 4)},
         }
-        return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
-    def _busy(self) -> Problem:
-        """Come back when those who wait now will have been served, as far as the last batch tells."""
-        seconds = math.ceil(self.batcher.waiting / self._settings.max_batch * self._batch_seconds)
-        return Problem("busy", "too many requests are waiting", {"Retry-After": str(min(60, max(1, seconds)))})
+    def _busy(self, *, heavy: bool) -> Problem:
+        """Come back when those who wait now will have been served."""
+        seconds = min(60, max(1, math.ceil(self.batcher.seconds_to_wait(heavy=heavy))))
+        detail = "too many requests with costly options are waiting" if heavy else "too many requests are waiting"
+        return Problem("busy", detail, {"Retry-After": str(seconds)})
 
     def _count_batch(self, size: int, seconds: float) -> None:
-        self._batch_seconds = seconds
         self.metrics.batch_size.observe(size)
         self.metrics.model_seconds.observe(seconds)
+
+
+def _json(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
 async def _unless_gone(answering: asyncio.Future[bytes], request: Request) -> bytes:

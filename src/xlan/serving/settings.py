@@ -23,7 +23,11 @@ class ServeSettings:
             name was made to point here is thereby kept out.
         max_batch: most pictures in one call of the model.
         max_wait: seconds a picture waits for company while the model is free.
-        queue: most requests that are accepted and not yet with the model.
+        queue: most pictures that are accepted and not yet with the model.
+        heavy_queue: the same for pictures whose options make them dear (see `heavy_cost`): these are captioned one at a
+            time, beside the others.
+        heavy_cost: a caption that may take more steps of the model than this is dear (`Captioner.cost`).
+        max_cost: a request that may take more steps than this is refused.
         timeout: seconds from a whole request to its answer.
         limits: largest picture in bytes and in pixels.
         lanes: threads that share the pictures of a batch, torch itself being left at one thread each.
@@ -42,6 +46,9 @@ class ServeSettings:
     max_batch: int = 16
     max_wait: float = 0.005
     queue: int = 64
+    heavy_queue: int = 4
+    heavy_cost: int = 500
+    max_cost: int = 20_000
     timeout: float = 30.0
     limits: ImageLimits = DEFAULT_UPLOAD_LIMITS
     lanes: int = 1
@@ -53,7 +60,7 @@ class ServeSettings:
     connections: int = 512
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "queue", "lanes", "openers", "connections"):
+        for name in ("max_batch", "queue", "heavy_queue", "heavy_cost", "max_cost", "lanes", "openers", "connections"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
         for name in ("timeout", "header_timeout", "stall_timeout", "body_timeout", "idle_timeout"):

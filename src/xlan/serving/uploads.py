@@ -1,7 +1,8 @@
-"""From the bytes of a request to a picture and options, hostile until checked.
+"""From the bytes of a request to pictures and options, hostile until checked.
 
-Bodies are read into memory, never to disk, and no further than the limits; multipart and JSON are told apart by the
-Content-Type, pictures by their first bytes alone. Parsing is plain code without `await`: it runs in a thread.
+Bodies are read into memory, never to disk, and no further than the limits. The Content-Type says whether a body is a
+form, JSON or the picture itself; what kind of picture a file is, its first bytes alone tell. Parsing is plain code
+without `await`: it runs in a thread.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from urllib.parse import parse_qsl
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -24,19 +26,21 @@ from xlan.errors import ImageError
 from xlan.options import CaptionOptions
 from xlan.serving.problems import Problem
 from xlan.serving.schemas import read_options
-from xlan.vision.image import ImageLimits, picture_kind
+from xlan.vision.image import ImageLimits, open_image, picture_kind
 
 FORM = b"multipart/form-data"
 JSON = b"application/json"
 MAX_PARTS = 64
 MAX_FIELD = 4096
+# Most pictures in one request.
+MAX_IMAGES = 16
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A request that has been understood: the bytes of the picture, and how to caption it."""
+    """A request that has been understood: the files of its pictures, not looked at yet, and how to caption them."""
 
-    image: bytes
+    images: list[bytes]
     options: CaptionOptions
 
 
@@ -66,23 +70,37 @@ class BodyMemory:
 
 
 class Body:
-    """Bytes of a request, counted until they are let go."""
+    """Bytes of a request, counted until they are released."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
-        self._lock = threading.Lock()  # the thread that reads the body and the one that parses it both let it go
+        self._lock = threading.Lock()  # the event loop and the threads that open pictures both release bytes
+        self._counted = 0
         self.data = bytearray()
 
     def add(self, part: bytes) -> None:
         """Raises Problem (503) when the server holds too many bytes already."""
         self._memory.take(len(part))
+        self._counted += len(part)
         self.data += part
 
-    def let_go(self) -> None:
-        """Forget the bytes; doing so twice does no harm."""
+    def replace(self, count: int) -> None:
+        """The bytes were parsed and are no longer needed; their parts, `count` bytes, are."""
         with self._lock:
-            self._memory.give_back(len(self.data))
             self.data = bytearray()
+            self._give_back(self._counted - count)
+
+    def release(self, count: int | None = None) -> None:
+        """So many bytes are no longer needed; all of them without a number. Too many do no harm."""
+        with self._lock:
+            if count is None:
+                self.data = bytearray()
+            self._give_back(self._counted if count is None else count)
+
+    def _give_back(self, count: int) -> None:
+        count = max(0, min(count, self._counted))
+        self._counted -= count
+        self._memory.give_back(count)
 
 
 async def read_body(request: Request, body: Body, *, limit: int, stall: float, total: float) -> None:
@@ -111,43 +129,87 @@ async def read_body(request: Request, body: Body, *, limit: int, stall: float, t
         more = message.get("more_body", False)
 
 
-def parse_upload(body: bytes | bytearray, content_type: str, limits: ImageLimits) -> Upload:
-    """Picture and options of a whole body.
+def parse_upload(body: bytes | bytearray, content_type: str, query: str = "", *, several: bool = False) -> Upload:
+    """Pictures and options of a whole body, with options from the query string.
+
+    Args:
+        body: a form, JSON, or one picture itself.
+        content_type: which of them.
+        query: the query string of the request.
+        several: whether the request may hold several pictures (`images` in JSON, `image` repeated in a form).
 
     Raises:
         Problem: it is not what it claims, something is missing, or an option is wrong.
     """
     kind, parameters = parse_options_header(content_type)
     if kind == FORM:
-        image, values = _parse_form(body, parameters.get(b"boundary", b""))
+        images, values = _parse_form(body, parameters.get(b"boundary", b""))
+        values = _joined(_parse_query(query), values)
         options = read_options(values, typed=False)
     elif kind == JSON:
-        image, values = _parse_json(body)
-        options = read_options(values, typed=True)
+        images, values = _parse_json(body, several)
+        options = read_options(values, typed=True, text=_parse_query(query))
+    elif kind.startswith(b"image/") or kind == b"application/octet-stream":
+        images, options = [bytes(body)], read_options(_parse_query(query), typed=False)
     else:
-        raise Problem("content-type", "expected Content-Type multipart/form-data or application/json")
+        raise Problem(
+            "content-type",
+            "expected Content-Type multipart/form-data, application/json, or image/… for a bare picture",
+        )
+    if len(images) > 1 and not several:
+        raise Problem("bad-request", "image: expected one picture, got several; send them to /v1/captions/batch")
+    if len(images) > MAX_IMAGES:
+        raise Problem("bad-request", f"expected at most {MAX_IMAGES} pictures in one request, got {len(images)}")
+    return Upload(images, options)
+
+
+def check_image(image: bytes, limits: ImageLimits) -> None:
+    """Refuse a file that is too large or not a picture, before anything is decoded.
+
+    Raises:
+        Problem: what is wrong with it.
+    """
     if len(image) > limits.max_bytes:
         raise Problem("too-large", f"the picture is larger than the limit of {limits.max_bytes:,} bytes")
     if picture_kind(image) is None:
-        _refuse_stranger(image)
-    return Upload(image, options)
+        try:
+            open_image(image)
+        except ImageError as error:  # which names what it is instead
+            raise Problem("not-a-picture", str(error)) from None
+        raise AssertionError("a picture of no known kind was opened")
 
 
 def _too_large(limit: int) -> NoReturn:
     raise Problem("too-large", f"the request is larger than the limit of {limit:,} bytes")
 
 
-def _refuse_stranger(image: bytes) -> NoReturn:
-    from xlan.vision.image import open_image
-
+def _parse_query(query: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     try:
-        open_image(image)
-    except ImageError as error:  # which names what it is instead
-        raise Problem("not-a-picture", str(error)) from None
-    raise AssertionError("a picture of no known kind was opened")
+        for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARTS):
+            _add_text(values, name, value)
+    except ValueError:
+        raise Problem("bad-request", f"the query string has more than {MAX_PARTS} fields") from None
+    return values
 
 
-def _parse_json(body: bytes | bytearray) -> tuple[bytes, dict[str, Any]]:
+def _add_text(values: dict[str, Any], name: str, text: str) -> None:
+    """An option of a form or of a query string: `must` may be repeated, others may not."""
+    if name == "must":
+        values.setdefault("must", []).append(text)
+    elif name in values:
+        raise Problem("bad-request", f"{name[:60]!r}: given more than once")
+    else:
+        values[name] = text
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    if twice := first.keys() & second.keys():
+        raise Problem("bad-request", f"{min(twice)[:60]!r}: given more than once")
+    return {**first, **second}
+
+
+def _parse_json(body: bytes | bytearray, several: bool) -> tuple[list[bytes], dict[str, Any]]:
     try:
         values = json.loads(body, parse_constant=_no_constant)
     except RecursionError:
@@ -160,20 +222,37 @@ def _parse_json(body: bytes | bytearray) -> tuple[bytes, dict[str, Any]]:
         raise Problem("bad-request", "the JSON has a number that cannot be used") from None
     if not isinstance(values, dict):
         raise Problem("bad-request", 'expected a JSON object: {"image": "<base64>", …}')
-    text = values.pop("image", None)
+    if not several:
+        return [_decode_text(values.pop("image", None), "image")], values
+    texts = values.pop("images", None)
+    if not isinstance(texts, list) or not texts:
+        raise Problem("bad-request", "images: expected a list of pictures as base64 text")
+    if len(texts) > MAX_IMAGES:
+        raise Problem("bad-request", f"images: expected at most {MAX_IMAGES} pictures, got {len(texts)}")
+    return [_decode_text(text, f"images[{i}]") for i, text in enumerate(texts)], values
+
+
+def _decode_text(text: object, name: str) -> bytes:
+    """A picture as JSON holds it: base64, or a `data:` URL with base64."""
     if not isinstance(text, str):
-        raise Problem("bad-request", "image: expected the picture as base64 text")
+        raise Problem("bad-request", f"{name}: expected the picture as base64 text")
+    if text[:8].lower().startswith(("http://", "https://")):
+        raise Problem("bad-request", f"{name}: this server fetches no addresses; send the picture itself, as base64")
+    if text[:5].lower() == "data:":
+        head, _, text = text.partition(",")
+        if not head.lower().endswith(";base64"):
+            raise Problem("bad-request", f"{name}: expected a data: URL with base64, as in data:image/jpeg;base64,…")
     try:
-        return base64.b64decode(text, validate=True), values
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Problem("bad-request", "image: not valid base64") from None
+        raise Problem("bad-request", f"{name}: not valid base64") from None
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _parse_form(body: bytes | bytearray, boundary: bytes) -> tuple[bytes, dict[str, Any]]:
+def _parse_form(body: bytes | bytearray, boundary: bytes) -> tuple[list[bytes], dict[str, Any]]:
     if not boundary:
         raise Problem("bad-request", "multipart: the Content-Type names no boundary")
     form = _Form()
@@ -185,16 +264,16 @@ def _parse_form(body: bytes | bytearray, boundary: bytes) -> tuple[bytes, dict[s
         raise Problem("bad-request", "multipart: the body is not valid") from None
     if not form.ended:
         raise Problem("bad-request", "multipart: the body ends before its last boundary")
-    if form.image is None:
+    if not form.images:
         raise Problem("bad-request", "image: expected a field of this name with the picture")
-    return form.image, form.values
+    return form.images, form.values
 
 
 class _Form:
-    """Collects the fields of a multipart body: `image` as bytes, `must` as a list, the others as text."""
+    """Collects the fields of a multipart body: `image` as files, `must` as a list, the others as text."""
 
     def __init__(self) -> None:
-        self.image: bytes | None = None
+        self.images: list[bytes] = []
         self.values: dict[str, Any] = {}
         self.ended = False
         self._parts = 0
@@ -243,8 +322,6 @@ class _Form:
             raise Problem("bad-request", "multipart: a field has no name")
         if self._is_file and self._name != "image":
             raise Problem("bad-request", f"{self._name[:60]!r}: this field holds a file; call the field 'image'")
-        if self._name == "image" and self.image is not None:
-            raise Problem("bad-request", "image: expected one picture, got several; send a request for each")
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:
         if self._name != "image" and len(self._data) + end - start > MAX_FIELD:
@@ -253,18 +330,13 @@ class _Form:
 
     def _end(self) -> None:
         if self._name == "image":
-            self.image = bytes(self._data)
+            self.images.append(bytes(self._data))
             return
         try:
             text = self._data.decode("utf-8")
         except UnicodeDecodeError:
             raise Problem("bad-request", f"{self._name[:60]!r}: not UTF-8 text") from None
-        if self._name == "must":
-            self.values.setdefault("must", []).append(text)
-        elif self._name in self.values:
-            raise Problem("bad-request", f"{self._name[:60]!r}: given more than once")
-        else:
-            self.values[self._name] = text
+        _add_text(self.values, self._name, text)
 
     def _end_all(self) -> None:
         self.ended = True
