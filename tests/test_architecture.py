@@ -33,6 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "adapt": {"training", "vision", "text"},
     "confidence": {"text", "vision"},
     "pages": {"metrics"},
+    "studies": {"config", "data", "metrics", "pages"},
     "options": set(),
     "engines": {"vision", "text", "model", "decoding", "pretrained"},
     "wording": {"engines", "text"},
@@ -40,7 +41,7 @@ ARROWS: dict[str, set[str]] = {
     "serving": {"pipeline", "pages", "vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
-CONFIG_READERS = {"training/run.py"}
+CONFIG_READERS = {"training/run.py", "studies/schema.py", "studies/runs.py"}
 NO_TORCH = {
     "export",
     "required",

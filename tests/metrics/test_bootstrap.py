@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from xlan.errors import MetricError
-from xlan.metrics.bootstrap import compare, largest_differences
+from xlan.metrics.bootstrap import compare, compare_groups, largest_differences
 from xlan.metrics.report import Report, evaluate
 
 WORDS = "a man dog cat rides runs sits on the red big bench street grass".split()  # noqa: SIM905
@@ -53,6 +53,17 @@ def test_the_other_way_round_is_the_same_with_other_signs(bad: Report, good: Rep
 def test_the_same_seed_gives_the_same_answer(bad: Report, good: Report) -> None:
     assert compare(bad, good, samples=100, seed=7) == compare(bad, good, samples=100, seed=7)
     assert compare(bad, good, samples=100, seed=7) != compare(bad, good, samples=100, seed=8)
+
+
+def test_groups_are_compared_by_their_means(bad: Report, good: Report) -> None:
+    alone = {item.name: item for item in compare(bad, good, samples=100)}
+    halfway = {item.name: item for item in compare_groups([bad], [bad, good], samples=100)}
+    for name, item in alone.items():
+        assert item.difference is not None
+        assert halfway[name].difference == pytest.approx(item.difference / 2)
+        assert halfway[name].low == pytest.approx(item.low / 2)
+    with pytest.raises(MetricError, match="at least one set"):
+        compare_groups([], [good])
 
 
 def test_bleu_of_a_draw_is_bleu_of_the_drawn_images(good: Report) -> None:

@@ -30,6 +30,7 @@ from xlan.cli import (
     predict,
     report,
     serve,
+    study,
     submit,
     train,
 )
@@ -71,6 +72,7 @@ app.command("pack")(pack.pack)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("serve")(serve.serve)
+app.command("study")(study.study)
 app.command("submit")(submit.submit)
 app.command("train")(train.train)
 app.add_typer(data.app, name="data")

@@ -29,7 +29,23 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises:
         ConfigError: the file cannot be read, or a key or value is wrong; the message names it and what is allowed.
     """
-    source = Path(path)
+    value = _mapping(Path(path))
+    for override in overrides:
+        _apply_override(value, override)
+    return parse_config(value, source=os.fspath(path))
+
+
+def read_yaml_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys and values of a YAML file, as the strict models of a schema want them.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not a mapping of plain values.
+    """
+    plain: dict[str, Any] = _plain(_mapping(Path(path)))
+    return plain
+
+
+def _mapping(source: Path) -> dict[str, Any]:
     try:
         text = read_text(source, max_bytes=MAX_CONFIG_BYTES)
     except DataError as error:
@@ -37,9 +53,7 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     value = _read_yaml(text, source=str(source))
     if not isinstance(value, dict):
         raise ConfigError(f"{source}: expected keys and values, got {type(value).__name__}")
-    for override in overrides:
-        _apply_override(value, override)
-    return parse_config(value, source=str(source))
+    return value
 
 
 def parse_config(value: dict[str, Any], *, source: str = "configuration") -> RunConfig:

@@ -7,7 +7,7 @@ here, although its corpus score is not quite the average of the images'.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,11 +75,29 @@ def compare(
     Raises:
         MetricError: the reports are of different images, or a number is out of range.
     """
-    if first.images != second.images:
+    return compare_groups([first], [second], samples=samples, seed=seed, confidence=confidence)
+
+
+def compare_groups(
+    first: Sequence[Report],
+    second: Sequence[Report],
+    *,
+    samples: int = 2000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> list[Comparison]:
+    """Compare two models that were trained several times each: scores are means over the reports of a group.
+
+    Raises:
+        MetricError: a group is empty, the reports are of different images, or a number is out of range.
+    """
+    if not first or not second:
+        raise MetricError("a comparison needs at least one set of captions on each side")
+    if any(report.images != first[0].images for report in (*first, *second)):
         raise MetricError("a paired comparison needs both sets to caption the same images")
     if samples < 10 or not 0 < confidence < 1:
         raise MetricError(f"expected at least 10 samples and a confidence between 0 and 1, got {samples}, {confidence}")
-    names = [name for name in first.scores if name in second.scores]
+    names = [name for name in first[0].scores if all(name in report.scores for report in (*first, *second))]
     drawn = _differences(first, second, names, samples, seed)
     return [_summarise(first, second, name, drawn.get(name), confidence) for name in names]
 
@@ -106,32 +124,55 @@ def _draws(images: int, samples: int, seed: int) -> Iterator[npt.NDArray[np.int6
         yield np.bincount(picked.ravel(), minlength=several * images).reshape(several, images).T
 
 
-def _differences(first: Report, second: Report, names: list[str], samples: int, seed: int) -> dict[str, Floats]:
+def _differences(
+    first: Sequence[Report], second: Sequence[Report], names: list[str], samples: int, seed: int
+) -> dict[str, Floats]:
     """`second − first` of every sample, by metric."""
-    images = len(first.images)
+    images = len(first[0].images)
     per_image: dict[str, Floats] = {}
     for name in names:
-        a, b = first.scores[name].images, second.scores[name].images
+        a, b = _mean_images(first, name), _mean_images(second, name)
         if a is not None and b is not None and name not in METRICS["bleu"]:
             per_image[name] = b - a
     found: dict[str, list[Floats]] = {name: [] for name in names}
     for weights in _draws(images, samples, seed):
         for name, difference in per_image.items():
             found[name].append(difference @ weights / images)
-        if first.bleu is not None and second.bleu is not None:
-            for name, row in zip(
-                METRICS["bleu"], second.bleu.corpus(weights) - first.bleu.corpus(weights), strict=True
-            ):
+        a, b = _mean_bleu(first, weights), _mean_bleu(second, weights)
+        if a is not None and b is not None:
+            for name, row in zip(METRICS["bleu"], b - a, strict=True):
                 found[name].append(row)
     return {name: np.concatenate(rows) for name, rows in found.items() if rows}
 
 
-def _summarise(first: Report, second: Report, name: str, drawn: Floats | None, confidence: float) -> Comparison:
-    a, b = first.scores[name], second.scores[name]
+def _mean_images(group: Sequence[Report], name: str) -> Floats | None:
+    """`[I]` score of each image, averaged over the reports; None where one has none."""
+    rows = [report.scores[name].images for report in group]
+    known = [row for row in rows if row is not None]
+    return np.mean(known, axis=0) if len(known) == len(rows) else None
+
+
+def _mean_bleu(group: Sequence[Report], weights: npt.NDArray[np.int64]) -> Floats | None:
+    """`[4, S]` BLEU of each sample, averaged over the reports; None where one has no counts."""
+    known = [report.bleu.corpus(weights) for report in group if report.bleu is not None]
+    return np.mean(known, axis=0) if len(known) == len(group) else None
+
+
+def _mean_score(group: Sequence[Report], name: str) -> float | None:
+    values = [report.scores[name].value for report in group]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _summarise(
+    first: Sequence[Report], second: Sequence[Report], name: str, drawn: Floats | None, confidence: float
+) -> Comparison:
+    a, b = _mean_score(first, name), _mean_score(second, name)
     if drawn is None:
-        return Comparison(name, a.value, b.value, reason=a.reason or b.reason)
+        reasons = [report.scores[name].reason for report in (*first, *second)]
+        return Comparison(name, a, b, reason=next(filter(None, reasons), ""))
     tail = (1 - confidence) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     # The observed difference counts as one draw, so that no finite number of draws gives a p-value of 0.
     sided = (min(int((drawn <= 0).sum()), int((drawn >= 0).sum())) + 1) / (drawn.size + 1)
-    return Comparison(name, a.value, b.value, float(low), float(high), min(1.0, 2 * sided))
+    return Comparison(name, a, b, float(low), float(high), min(1.0, 2 * sided))

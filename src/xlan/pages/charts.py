@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ from typing import TypeAlias
 WIDTH, HEIGHT = 340, 200
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 14, 40
 MAX_POINTS = 300
+COLOURS = 6  # .line0 to .line5 of the style sheet
 
 Place: TypeAlias = Callable[[float, float], tuple[float, float]]
 
@@ -29,21 +30,9 @@ def line_chart(
     drawn = thin_out([(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)])
     if not drawn:
         return ""
-    xs, ys = [x for x, _ in drawn], [y for _, y in drawn]
-    # Steps and epochs are counted: no ticks between whole numbers.
-    x_ticks = [tick for tick in nice_ticks(min(xs), max(xs), 4) if tick == int(tick)]
-    y_ticks = nice_ticks(min(ys), max(ys), 4)
-    x_low, x_high = min(xs), max(max(xs), min(xs) + 1e-12)
-    y_low, y_high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
-        up = (y - y_low) / (y_high - y_low) if y_high > y_low else 0.5
-        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
-
-    parts = [_grid(y_ticks, place, x_low), _x_axis([t for t in x_ticks if x_low <= t <= x_high], place, y_low, x_name)]
-    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(x, y) for x, y in drawn))
-    parts.append(f'<polyline class="curve" points="{path}"/>')
+    ys = [y for _, y in drawn]
+    axes, place = _frame(drawn, x_name)
+    parts = [axes, _curve(drawn, place)]
     if len(drawn) <= 60:
         for x, y in drawn:
             a, b = place(x, y)
@@ -63,6 +52,54 @@ def line_chart(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(story)}">{"".join(parts)}</svg>'
         "</figure>"
     )
+
+
+def many_lines(title: str, curves: Mapping[str, Sequence[tuple[float, float]]], *, x_name: str) -> str:
+    """Several curves in one SVG figure, told apart by colour and dashes, with their names below."""
+    finite = {
+        name: thin_out([(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)])
+        for name, points in curves.items()
+    }
+    drawn = {name: points for name, points in finite.items() if points}
+    if not drawn:
+        return ""
+    axes, place = _frame([point for points in drawn.values() for point in points], x_name)
+    lines, names, told = [axes], [], []
+    for i, (name, points) in enumerate(drawn.items()):
+        style = f"curve line{i % COLOURS}" + (f" dash{i // COLOURS % 3}" if i >= COLOURS else "")
+        lines.append(_curve(points, place, style))
+        sample = f'<svg viewBox="0 0 24 8" aria-hidden="true"><path class="{style}" d="M0 4H24"/></svg>'
+        names.append(f"<li>{sample}{escape(name)} <span>{number(points[-1][1])}</span></li>")
+        told.append(f"{name} {number(points[-1][1])}")
+    story = f"{title}, at the end: {', '.join(told)}"
+    return (
+        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(story)}">{"".join(lines)}</svg>'
+        f'<ul class="legend">{"".join(names)}</ul></figure>'
+    )
+
+
+def _frame(points: Sequence[tuple[float, float]], x_name: str) -> tuple[str, Place]:
+    """Axes that hold all points, and where a point lies on them."""
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    # Steps and epochs are counted: no ticks between whole numbers.
+    x_ticks = [tick for tick in nice_ticks(min(xs), max(xs), 4) if tick == int(tick)]
+    y_ticks = nice_ticks(min(ys), max(ys), 4)
+    x_low, x_high = min(xs), max(max(xs), min(xs) + 1e-12)
+    y_low, y_high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
+        up = (y - y_low) / (y_high - y_low) if y_high > y_low else 0.5
+        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
+
+    inside = [tick for tick in x_ticks if x_low <= tick <= x_high]
+    return _grid(y_ticks, place, x_low) + _x_axis(inside, place, y_low, x_name), place
+
+
+def _curve(points: Sequence[tuple[float, float]], place: Place, style: str = "curve") -> str:
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(x, y) for x, y in points))
+    return f'<polyline class="{style}" points="{path}"/>'
 
 
 def _grid(ticks: Sequence[float], place: Place, x_low: float) -> str:

@@ -14,9 +14,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--paper:#fff;--card:#f5f6f8;--line:#dfe3e8;--mark:#0b62c4;
---good:#1a7436;--shade:#1b1f2438;--warn:#fff1d6;--warn-ink:#5c3b00;--heat:#ff4d00}
+--good:#1a7436;--shade:#1b1f2438;--warn:#fff1d6;--warn-ink:#5c3b00;--heat:#ff4d00;
+--l0:#0b62c4;--l1:#b3420a;--l2:#1a7f37;--l3:#8250df;--l4:#bf3989;--l5:#6e7781}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#a5adb6;--paper:#14171a;--card:#1e2226;
---line:#353b42;--mark:#6cb2ff;--good:#63d984;--shade:#000000b0;--warn:#3a2c12;--warn-ink:#ffdf9e}}
+--line:#353b42;--mark:#6cb2ff;--good:#63d984;--shade:#000000b0;--warn:#3a2c12;--warn-ink:#ffdf9e;
+--l0:#6cb2ff;--l1:#ffa25e;--l2:#5fd37a;--l3:#c297ff;--l4:#ff80c8;--l5:#a5adb6}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
@@ -67,6 +69,12 @@ max-height:460px;font-size:.8rem}
 .chart svg{width:100%;height:auto;display:block;padding:0 14px 12px}
 .curve{fill:none;stroke:var(--mark);stroke-width:1.8;stroke-linejoin:round}.dot{fill:var(--mark)}
 .mark{fill:none;stroke:var(--good);stroke-width:2}
+.line0{stroke:var(--l0)}.line1{stroke:var(--l1)}.line2{stroke:var(--l2)}.line3{stroke:var(--l3)}
+.line4{stroke:var(--l4)}.line5{stroke:var(--l5)}
+.dash0{stroke-dasharray:6 3}.dash1{stroke-dasharray:2 2}.dash2{stroke-dasharray:8 2 2 2}
+.legend{list-style:none;margin:0;padding:0 14px 12px;display:flex;flex-wrap:wrap;gap:2px 14px;font-size:.8rem}
+.legend li{display:flex;align-items:center;gap:6px}.legend span{color:var(--soft)}
+.chart .legend svg{width:24px;height:8px;padding:0}
 .grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--ink);font-size:13px;font-family:system-ui,sans-serif}
 
 .store{position:absolute;width:0;height:0}

@@ -1,0 +1,66 @@
+"""`xlan study`: many training runs as one experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def study(
+    config: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study: a recipe, rows and seeds.")],
+    gpus: Annotated[
+        str, typer.Option(metavar="NAMES", help="Train on these GPUs, one run on each: 0,1,2. Else one run at a time.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the study and print its commands; * marks finished runs.")
+    ] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="Train nothing: make the table of the runs that are finished.")
+    ] = False,
+) -> None:
+    """Train every row of a study with every seed, score them, and compare them with one row.
+
+    Stop it at any time; the same command resumes. The results are in the study's folder: table.md, table.json, and
+    study.html with the curves of all runs.
+    """
+    from xlan.files import write_json, write_text
+    from xlan.studies.page import study_page
+    from xlan.studies.runs import carry_out, first_stage, second_stage, shown
+    from xlan.studies.schema import load_study
+    from xlan.studies.table import as_markdown, score_table
+
+    wanted = load_study(config)
+    folder = Path(wanted.output)
+    runs = first_stage(wanted)
+    if dry_run:
+        for run in runs:
+            for command in (run.train, run.predict):
+                typer.echo(f"{'*' if run.is_done() else ' '} {shown(command)}")
+        if wanted.then is not None:
+            which = ", ".join(wanted.then.rows) or f"the best {wanted.then.best}"
+            typer.echo(f"  then {wanted.then.recipe} for {which}")
+        return
+
+    def tell(line: str) -> None:
+        typer.echo(line, err=True)
+
+    names = [name.strip() for name in gpus.split(",") if name.strip()]
+    if not table:
+        carry_out(runs, logs=folder / "logs", gpus=names, tell=tell)
+    if all(run.is_done() for run in runs):
+        more = second_stage(wanted, runs)
+        if more and not table:
+            carry_out(more, logs=folder / "logs", gpus=names, tell=tell)
+        runs += more
+    finished = [run for run in runs if run.is_done()]
+    if len(finished) < len(runs):
+        tell(f"{len(runs) - len(finished)} of {len(runs)} runs are not finished and are left out of the table")
+    result = score_table(wanted, finished, tell=tell)
+    text = as_markdown(result)
+    write_text(folder / "table.md", text)
+    write_json(folder / "table.json", result.as_json())
+    write_text(folder / "study.html", study_page(config.stem, result, finished))
+    typer.echo(text, nl=False)
+    tell(f"the curves are in {folder / 'study.html'}")

@@ -1,0 +1,70 @@
+"""A study as one page: the table with intervals, and the curves of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xlan.pages.charts import many_lines
+from xlan.pages.layout import page, text
+from xlan.studies.runs import Run
+from xlan.studies.table import Cell, Table, TableRow
+
+
+def study_page(title: str, table: Table, runs: Sequence[Run]) -> str:
+    """The whole document."""
+    how = (
+        f"{table.images:,} pictures of the {table.split} split; mean ± standard deviation over seeds, in percent. "
+        f"Below a score: the 95 % interval of its difference to {table.against}, from {table.samples:,} bootstrap "
+        "samples of the pictures."
+    )
+    body = (
+        f'<header><h1>{text(title)}</h1><p class="soft">{text(how)}</p></header>'
+        f"<section><h2>Scores</h2>{_table(table)}</section>"
+        f'<section><h2>Curves</h2><div class="columns">{_curves(runs)}</div></section>'
+        f"<section><h2>Commands</h2>{''.join(_command(row) for row in table.rows)}</section>"
+    )
+    return page(f"{title} – xlan study", body)
+
+
+def _table(table: Table) -> str:
+    names = list(table.rows[0].cells)
+    with_loss = any(row.loss is not None for row in table.rows)
+    columns = [*(["loss"] if with_loss else []), *names]
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in ("row", "seeds", *columns))
+    rows = []
+    for row in table.rows:
+        cells = [_cell(row.loss, scale=1, digits=3)] if with_loss else []
+        cells += [_cell(row.cells.get(name), scale=100, digits=1) for name in names]
+        mark = ' class="best"' if row.name == table.against else ""
+        rows.append(f'<tr{mark}><th scope="row">{text(row.name)}</th><td>{len(row.seeds)}</td>{"".join(cells)}</tr>')
+    return (
+        '<div class="scroll" role="region" aria-label="scores" tabindex="0"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Cell | None, *, scale: float, digits: int) -> str:
+    if cell is None:
+        return "<td>–</td>"
+    spread = "" if cell.spread is None else f" ± {scale * cell.spread:.{digits}f}"
+    below = ""
+    if cell.low is not None and cell.high is not None:
+        interval = f"{scale * cell.low:+.{digits}f} … {scale * cell.high:+.{digits}f}".replace("-", "−")
+        below = f'<br><small class="soft">{interval}, {cell.verdict}</small>'
+    return f"<td>{scale * cell.mean:.{digits}f}{spread}{below}</td>"
+
+
+def _curves(runs: Sequence[Run]) -> str:
+    charts = []
+    for key, title in (("CIDEr", "CIDEr on the validation split"), ("loss", "Loss per word on the validation split")):
+        curves = {}
+        for run in runs:
+            values = [(float(i), record.get(key)) for i, record in enumerate(run.evaluations(), start=1)]
+            curves[run.name] = [(x, float(y)) for x, y in values if isinstance(y, int | float)]
+        charts.append(many_lines(title, curves, x_name="evaluation"))
+    return "".join(charts) or "<p>No evaluation was logged.</p>"
+
+
+def _command(row: TableRow) -> str:
+    note = f'<p class="soft">{text(row.note)}</p>' if row.note else ""
+    return f'<h3>{text(row.name)}</h3>{note}<pre tabindex="0">{text(row.command)}</pre>'

@@ -1,0 +1,215 @@
+"""The runs of a study: which there are, which are finished, and how the others are trained.
+
+Every run is a child process, `xlan train … --resume auto` and then `xlan predict …`, so that a run which dies takes no
+other with it, and one that was stopped resumes. A finished run is recognised by its files and not repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from statistics import mean
+
+from xlan.config import changed_keys, dump_config, load_config
+from xlan.config.schema import RunConfig
+from xlan.errors import DataError, TrainingError
+from xlan.files import read_json_lines
+from xlan.studies.schema import StudyConfig, as_overrides, overrides
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of one row.
+
+    Attributes:
+        row: the row it belongs to; the second stage has rows of its own, with "+" at the end of their names.
+        seed: of everything random.
+        folder: of the training run.
+        train: the command that trains it.
+        predict: the command that captions the split to be scored, after training.
+        predictions: what `predict` writes.
+    """
+
+    row: str
+    seed: int
+    folder: Path
+    train: tuple[str, ...]
+    predict: tuple[str, ...]
+    predictions: Path
+
+    @property
+    def name(self) -> str:
+        """Row and seed."""
+        return f"{self.row}, seed {self.seed}"
+
+    def is_done(self) -> bool:
+        """Whether its captions are written, which happens after training has ended well."""
+        return self.predictions.is_file()
+
+    def evaluations(self) -> list[dict[str, float]]:
+        """Scores on the validation split, epoch by epoch; empty before the first."""
+        records = read_json_lines(self.folder / "log.jsonl") if (self.folder / "log.jsonl").is_file() else []
+        return [record["scores"] for record in records if record.get("kind") == "evaluation"]
+
+
+def first_stage(study: StudyConfig) -> list[Run]:
+    """Every run of the rows, seed by seed, so that all rows have one result before any has a second."""
+    most = max(len(row.seeds or study.seeds) for row in study.rows.values())
+    runs = []
+    for place in range(most):
+        for name, row in study.rows.items():
+            seeds = row.seeds or study.seeds
+            if place < len(seeds):
+                folder = Path(study.output) / f"{name}-{seeds[place]}"
+                changes = overrides(study, name, folder, seed=seeds[place])
+                runs.append(_run(study, name, seeds[place], folder, study.recipe, changes))
+    return runs
+
+
+def second_stage(study: StudyConfig, finished: Sequence[Run]) -> list[Run]:
+    """The runs of `then`, for the rows it names or for those that did best in the first stage; empty without `then`."""
+    if study.then is None:
+        return []
+    rows = list(study.then.rows) or best_rows(finished, study.then.best or 0)
+    runs = []
+    for run in finished:
+        if run.row in rows:
+            folder = Path(study.output) / f"{run.row}+-{run.seed}"
+            init = {"model.init": str(run.folder / "best"), "seed": run.seed, "output": str(folder)}
+            shared = {key: value for key, value in study.set.items() if key.startswith("data.")}
+            changes = as_overrides({**shared, **study.then.set, **init})
+            runs.append(_run(study, f"{run.row}+", run.seed, folder, study.then.recipe, changes))
+    return runs
+
+
+def best_rows(runs: Sequence[Run], count: int) -> list[str]:
+    """The rows with the highest mean over seeds of the best validation CIDEr.
+
+    Raises:
+        DataError: a run has no validation scores.
+    """
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        scores = [record["CIDEr"] for record in run.evaluations() if "CIDEr" in record]
+        if not scores:
+            raise DataError(f"{run.folder}: has no validation CIDEr to choose by; the recipe must compute it")
+        values.setdefault(run.row, []).append(max(scores))
+    return sorted(values, key=lambda row: -mean(values[row]))[:count]
+
+
+def _run(study: StudyConfig, row: str, seed: int, folder: Path, recipe: str, changes: list[str]) -> Run:
+    config = load_config(recipe, changes)
+    scoring, data = study.scoring, config.data
+    if data.captions is None or data.features is None:
+        raise DataError("a study needs files: set data.captions and data.features (`xlan data shapes` draws some)")
+    _check_same(folder, config)
+    predictions = folder / f"{scoring.split}.json"
+    command = (sys.executable, "-m", "xlan")
+    files = ("--captions", data.captions, "--features", data.features, "-o", str(predictions))
+    how = ("--split", scoring.split, "--beams", str(scoring.beams), "--max-length", str(scoring.max_length))
+    limit = ("--max-regions", str(data.max_regions)) if data.max_regions is not None else ()
+    return Run(
+        row=row,
+        seed=seed,
+        folder=folder,
+        train=(*command, "train", recipe, *changes, "--resume", "auto"),
+        predict=(*command, "predict", str(folder / "best"), *files, *how, *limit),
+        predictions=predictions,
+    )
+
+
+def _check_same(folder: Path, config: RunConfig) -> None:
+    """Refuse a folder that holds a run of other settings: its results would stand under the wrong row."""
+    if not (folder / "config.yaml").is_file():
+        return
+    before = dump_config(load_config(folder / "config.yaml"))
+    if changed := changed_keys(before, dump_config(config)):
+        raise DataError(
+            f"{folder}: holds a run with other settings ({', '.join(changed[:5])}); remove it, or give the study "
+            "another output"
+        )
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command as a user types it."""
+    return shlex.join(["xlan", *command[3:]])
+
+
+def carry_out(runs: Sequence[Run], *, logs: Path, gpus: Sequence[str] = (), tell: Callable[[str], None]) -> None:
+    """Train and caption every run that is not done, one at a time or one per GPU.
+
+    Args:
+        runs: in the order in which they are begun.
+        logs: folder for what the child processes print.
+        gpus: names for CUDA_VISIBLE_DEVICES, one run at a time on each; none for one run at a time.
+        tell: called with a line when something begins or ends.
+
+    Raises:
+        TrainingError: runs failed, after the others were carried out; the message names their logs.
+    """
+    todo = [run for run in runs if not run.is_done()]
+    if len(todo) < len(runs):
+        tell(f"{len(runs) - len(todo)} of {len(runs)} runs are finished already")
+    logs.mkdir(parents=True, exist_ok=True)
+    free: Queue[str | None] = Queue()
+    for gpu in gpus or (None,):
+        free.put(gpu)
+    began, done, failed = time.monotonic(), 0, []
+
+    def one(run: Run) -> bool:
+        gpu = free.get()
+        try:
+            tell(f"{run.name}: training" + (f" on GPU {gpu}" if gpu is not None else ""))
+            return all(_call(command, run, logs, gpu) for command in (run.train, run.predict))
+        finally:
+            free.put(gpu)
+
+    with ThreadPoolExecutor(max(1, len(gpus))) as pool:
+        futures = [(run, pool.submit(one, run)) for run in todo]
+        try:
+            for run, future in futures:
+                if not future.result():
+                    failed.append(run)
+                    tell(f"{run.name}: failed, see {_log_of(run, logs)}")
+                    continue
+                done += 1
+                left = (time.monotonic() - began) / done * (len(todo) - done - len(failed))
+                tell(f"{run.name}: finished; {len(todo) - done - len(failed)} left, about {_duration(left)}")
+        except BaseException:
+            for _, future in futures:
+                future.cancel()
+            raise
+    if failed:
+        names = ", ".join(f"{run.name} ({_log_of(run, logs)})" for run in failed[:5])
+        raise TrainingError(f"{len(failed)} of {len(runs)} runs failed: {names}; the same command tries them again")
+
+
+def _log_of(run: Run, logs: Path) -> Path:
+    return logs / f"{run.folder.name}.log"
+
+
+def _call(command: Sequence[str], run: Run, logs: Path, gpu: str | None) -> bool:
+    environment = {**os.environ, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
+    with _log_of(run, logs).open("a", encoding="utf-8") as log:
+        log.write(f"$ {shown(command)}\n")
+        log.flush()
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        try:
+            return child.wait() == 0
+        except BaseException:  # Ctrl-C reaches the child too, which then saves; wait until it has
+            child.terminate()
+            child.wait()
+            raise
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

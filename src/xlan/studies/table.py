@@ -1,0 +1,190 @@
+"""The table of a study: mean and spread over seeds, and intervals against one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from xlan.data.captions import load_captions
+from xlan.errors import DataError
+from xlan.metrics.bootstrap import Comparison, compare_groups
+from xlan.metrics.coco import load_results, plain_id
+from xlan.metrics.report import Report, evaluate
+from xlan.studies.runs import Run, shown
+from xlan.studies.schema import StudyConfig
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One score of one row.
+
+    Attributes:
+        mean: over seeds.
+        spread: standard deviation over seeds; None with one seed.
+        values: of each seed.
+        low: lower end of the 95 % interval of the difference to the row compared with; None for that row itself.
+        high: upper end of it.
+        p_value: of the difference, None likewise.
+    """
+
+    mean: float
+    spread: float | None
+    values: tuple[float, ...]
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """`better`, `worse` or `not clear`, against the row compared with; empty for that row itself."""
+        if self.low is None or self.high is None:
+            return ""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "not clear"
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row: its scores, and how to make it again.
+
+    Attributes:
+        name: of the row.
+        seeds: that were run.
+        cells: score name → cell.
+        loss: validation loss per word at the end of training, where it was logged.
+        command: that trains its first seed.
+        note: of the study file.
+    """
+
+    name: str
+    seeds: tuple[int, ...]
+    cells: Mapping[str, Cell]
+    loss: Cell | None
+    command: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A finished study.
+
+    Attributes:
+        rows: in the order of the study.
+        against: the row the others are compared with.
+        split: that was scored.
+        images: how many pictures it has.
+        samples: bootstrap samples.
+    """
+
+    rows: tuple[TableRow, ...]
+    against: str
+    split: str
+    images: int
+    samples: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, at full precision."""
+        return asdict(self)
+
+
+def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str], None]) -> Table:
+    """Score the captions of every run and compare the rows.
+
+    Raises:
+        DataError: predictions are missing.
+    """
+    if missing := [run for run in runs if not run.predictions.is_file()]:
+        raise DataError(f"{missing[0].predictions}: missing; run the study without --table first")
+    captions = str(_option(runs[0].predict, "--captions"))
+    references = {
+        plain_id(image.id): list(image.captions) for image in load_captions(captions).split(study.scoring.split)
+    }
+    reports: dict[str, list[Report]] = {}
+    for run in runs:
+        tell(f"scoring {run.name}")
+        results = {image: text for image, text in load_results(run.predictions).items() if image in references}
+        reports.setdefault(run.row, []).append(
+            evaluate(results, {image: references[image] for image in results}, metrics=study.scoring.metrics)
+        )
+    first: dict[str, Run] = {}
+    for run in runs:
+        first.setdefault(run.row, run)
+    rows = []
+    for name, group in reports.items():
+        others = {} if name == study.against else _against(reports[study.against], group, study.scoring.samples)
+        rows.append(
+            TableRow(
+                name=name,
+                seeds=tuple(run.seed for run in runs if run.row == name),
+                cells=_cells(group, others),
+                loss=_loss([run for run in runs if run.row == name]),
+                command=shown(first[name].train),
+                note=study.rows[name].note if name in study.rows else "second stage",
+            )
+        )
+    images = len(next(iter(reports.values()))[0].images)
+    return Table(tuple(rows), study.against, study.scoring.split, images, study.scoring.samples)
+
+
+def _option(command: Sequence[str], name: str) -> str:
+    return command[list(command).index(name) + 1]
+
+
+def _against(base: Sequence[Report], group: Sequence[Report], samples: int) -> dict[str, Comparison]:
+    return {found.name: found for found in compare_groups(base, group, samples=samples)}
+
+
+def _cells(group: Sequence[Report], others: Mapping[str, Comparison]) -> dict[str, Cell]:
+    cells = {}
+    for name, score in group[0].scores.items():
+        values = [report.scores[name].value for report in group]
+        known = tuple(value for value in values if value is not None)
+        if score.value is None or len(known) < len(values):
+            continue
+        other = others.get(name)
+        interval = (other.low, other.high, other.p_value) if other is not None else (None, None, None)
+        cells[name] = Cell(mean(known), _spread(known), known, *interval)
+    return cells
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def _loss(runs: Sequence[Run]) -> Cell | None:
+    losses = [[record["loss"] for record in run.evaluations() if record.get("loss") is not None] for run in runs]
+    if not all(losses):
+        return None
+    last = tuple(float(values[-1]) for values in losses)
+    return Cell(mean(last), _spread(last), last)
+
+
+def as_markdown(table: Table) -> str:
+    """The table for a document: scores in percent, the loss as it is."""
+    names = list(table.rows[0].cells)
+    with_loss = any(row.loss is not None for row in table.rows)
+    head = ["row", "seeds", *(["loss"] if with_loss else []), *names]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in table.rows:
+        loss = [_shown(row.loss, scale=1, digits=3)] if with_loss else []
+        cells = [_shown(row.cells.get(name), scale=100, digits=1) for name in names]
+        lines.append(f"| {' | '.join([row.name, str(len(row.seeds)), *loss, *cells])} |")
+    lines.append("")
+    lines.append(
+        f"Mean ± standard deviation over seeds, in percent, {table.images:,} pictures of the {table.split} split. In "
+        f"brackets: 95 % interval of the difference to {table.against} (paired bootstrap over pictures, "
+        f"{table.samples:,} samples)."
+    )
+    lines += ["", *(f"- {row.name}: `{row.command}`{f' ({row.note})' if row.note else ''}" for row in table.rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cell: Cell | None, *, scale: float, digits: int) -> str:
+    if cell is None:
+        return "–"
+    spread = "" if cell.spread is None else f" ± {scale * cell.spread:.{digits}f}"
+    interval = ""
+    if cell.low is not None and cell.high is not None:
+        interval = f" [{scale * cell.low:+.{digits}f}, {scale * cell.high:+.{digits}f}]"
+    return f"{scale * cell.mean:.{digits}f}{spread}{interval}"

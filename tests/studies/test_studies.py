@@ -1,0 +1,170 @@
+"""Studies: what is refused before anything is trained, real runs on drawn shapes, and the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from xlan.cli.main import app
+from xlan.data.shapes import write_shapes
+from xlan.errors import ConfigError, DataError, TrainingError
+from xlan.studies.page import study_page
+from xlan.studies.runs import Run, best_rows, carry_out, first_stage, second_stage, shown
+from xlan.studies.schema import load_study
+from xlan.studies.table import Cell, Table, TableRow, as_markdown
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shapes")
+    write_shapes(folder, 60, seed=3)
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path, shapes: Path) -> Callable[..., Path]:
+    """Writes a study of two tiny rows, changed as asked."""
+
+    def make(**changes: Any) -> Path:
+        recipe = yaml.safe_load((ROOT / "configs" / "smoke.yaml").read_text())
+        del recipe["data"]["shapes"]
+        recipe["data"] |= {"captions": str(shapes / "captions.jsonl"), "features": str(shapes / "features")}
+        recipe["train"] |= {"epochs": 1, "batch_size": 15, "captions_per_image": 2}
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        study = {
+            "recipe": str(tmp_path / "recipe.yaml"),
+            "output": str(tmp_path / "out"),
+            "seeds": [1, 2],
+            "against": "plain",
+            "rows": {"plain": {}, "wide": {"set": {"model.options": {"dim": 48}}, "seeds": [1]}},
+            "scoring": {"metrics": ["bleu", "cider"], "samples": 50},
+        }
+        path = tmp_path / "study.yaml"
+        path.write_text(yaml.safe_dump({**study, **changes}))
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"against": "nobody"}, "against names 'nobody', which is not a row"),
+        ({"rows": {"../up": {}}, "against": "../up"}, "names are made of letters"),
+        ({"rows": {}}, "rows"),
+        ({"seeds": []}, "seeds"),
+        ({"colour": "red"}, "colour"),
+        ({"then": {"recipe": "x.yaml"}}, "either 'rows' .names. or 'best'"),
+        ({"then": {"recipe": "x.yaml", "best": 9}}, "only 2 rows"),
+        ({"rows": {"plain": {"set": {"train.epochz": 3}}}}, "row 'plain': .*epochz"),
+        ({"recipe": "nowhere.yaml"}, "nowhere.yaml: no such file"),
+    ],
+)
+def test_a_wrong_study_is_refused_before_training(
+    write: Callable[..., Path], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_study(write(**changes))
+
+
+def test_all_rows_have_a_first_seed_before_any_has_a_second(write: Callable[..., Path]) -> None:
+    runs = first_stage(load_study(write()))
+    assert [(run.row, run.seed) for run in runs] == [("plain", 1), ("wide", 1), ("plain", 2)]
+
+
+def test_commands_are_those_a_user_types(write: Callable[..., Path]) -> None:
+    run = first_stage(load_study(write()))[1]
+    assert shown(run.train).startswith("xlan train ")
+    assert """'model.options={"dim": 48}'""" in shown(run.train)
+    assert shown(run.predict).startswith("xlan predict ")
+
+
+@pytest.mark.slow
+def test_a_study_trains_resumes_and_compares(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write()
+    study = load_study(path)
+    runs = first_stage(study)
+    lines: list[str] = []
+    carry_out(runs[:1], logs=tmp_path / "out" / "logs", tell=lines.append)
+    before = runs[0].predictions.stat().st_mtime_ns
+
+    result = CliRunner().invoke(app, ["study", str(path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "1 of 3 runs are finished already" in result.stderr
+    assert runs[0].predictions.stat().st_mtime_ns == before  # a finished run is not repeated
+    table = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert [row["name"] for row in table["rows"]] == ["plain", "wide"]
+    plain, wide = (row["cells"]["CIDEr"] for row in table["rows"])
+    assert len(plain["values"]) == 2
+    assert plain["mean"] == pytest.approx(sum(plain["values"]) / 2)
+    assert plain["low"] is None
+    assert wide["spread"] is None
+    assert wide["low"] <= wide["mean"] - plain["mean"] <= wide["high"]
+    assert "study.html" in result.stderr
+    assert (tmp_path / "out" / "study.html").read_text().count("<figure") == 2
+
+    again = CliRunner().invoke(app, ["study", str(path), "--dry-run"], catch_exceptions=False)
+    assert again.output.count("* xlan train") == 3
+
+    changed = load_study(write(set={"train.optimizer.lr": 0.5}))
+    with pytest.raises(DataError, match=r"plain-1: holds a run with other settings \(train.optimizer.lr\)"):
+        first_stage(changed)
+
+    then = {"recipe": str(tmp_path / "recipe.yaml"), "best": 1}
+    second = second_stage(load_study(write(then=then)), runs)
+    assert {run.row for run in second} == {f"{best_rows(runs, 1)[0]}+"}
+    assert all(f'model.init="{runs[0].folder.parent}' in " ".join(run.train) for run in second)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_does_not_stop_the_others(write: Callable[..., Path], tmp_path: Path) -> None:
+    study = load_study(write(rows={"broken": {"set": {"data.vocab": "nowhere.json"}}, "plain": {}}, seeds=[1]))
+    runs = first_stage(study)
+    with pytest.raises(TrainingError, match=r"1 of 2 runs failed: broken, seed 1 .*broken-1\.log"):
+        carry_out(runs, logs=tmp_path / "logs", tell=lambda line: None)
+    assert [run.is_done() for run in runs] == [False, True]
+    assert "nowhere.json" in (tmp_path / "logs" / "broken-1.log").read_text()
+
+
+def row(name: str, mean: float, **interval: float) -> TableRow:
+    cell = Cell(mean, 0.01, (mean - 0.01, mean + 0.01), **interval)
+    return TableRow(name, (1, 2), {"CIDEr": cell}, Cell(2.5, None, (2.5,)), f"xlan train {name}.yaml", "a <note>")
+
+
+TABLE = Table((row("base", 0.62), row("more", 0.65, low=0.01, high=0.05, p_value=0.01)), "base", "test", 4407, 2000)
+
+
+def test_the_markdown_table_has_mean_spread_interval_and_command() -> None:
+    text = as_markdown(TABLE)
+    assert "| base | 2 | 2.500 | 62.0 ± 1.0 |" in text
+    assert "| more | 2 | 2.500 | 65.0 ± 1.0 [+1.0, +5.0] |" in text
+    assert "- more: `xlan train more.yaml` (a <note>)" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(0.01, 0.05, "better"), (-0.05, -0.01, "worse"), (-0.01, 0.02, "not clear")]
+)
+def test_an_interval_is_put_in_words(low: float, high: float, verdict: str) -> None:
+    assert Cell(0.5, None, (0.5,), low, high, 0.1).verdict == verdict
+
+
+def test_the_page_escapes_and_draws_every_run(tmp_path: Path) -> None:
+    runs = []
+    for seed in (1, 2):
+        folder = tmp_path / f"base-{seed}"
+        folder.mkdir()
+        records = [{"kind": "evaluation", "scores": {"CIDEr": 0.1 * epoch, "loss": 3.0}} for epoch in (1, 2)]
+        (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        runs.append(Run("<base>", seed, folder, (), (), folder / "test.json"))
+    document = study_page("ablation", TABLE, runs)
+    assert "<note>" not in document
+    assert "&lt;base&gt;, seed 2" in document
+    assert document.count("<polyline") == 4
