@@ -177,3 +177,36 @@ def test_the_table_shows_the_name_of_the_extra_to_install(
 
     monkeypatch.setattr(report, "_meteor", missing)
     assert 'pip install "xlan[metrics]"' in run(*paths, "--metrics", "meteor").stdout
+
+
+SCORER = """
+class Bytes:
+    name = "bytes"
+    def score(self, pictures, captions):
+        return [float(len(path.read_bytes()) > 0) for path in pictures.values()]
+def broken():
+    raise RuntimeError("no weights here")
+"""
+
+
+def test_a_scorer_of_ones_own_is_run_by_name(
+    paths: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "my_scores_1.py").write_text(SCORER)
+    (tmp_path / "photos").mkdir()
+    for i in (1, 2):
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / f"COCO_val2014_{i:012d}.jpg")
+    typed = [*paths, "--metrics", "rouge", "--json", "--pictures", str(tmp_path / "photos")]
+    outcome = run(*typed, "--scorer", "my_scores_1:Bytes")
+    assert json.loads(outcome.stdout)["bytes"] == 1.0
+    for name, message in (
+        ("my_scores_1:broken", "RuntimeError: no weights here"),
+        ("my_scores_1:none", "AttributeError"),
+        ("no_such_module:x", "ModuleNotFoundError"),
+        ("json:JSONDecoder", "expected an object with a name and a method score"),
+        ("my_scores_1", "expected module:name"),
+    ):
+        assert message in str(run(*typed, "--scorer", name).exception)
+    assert "--pictures FOLDER" in str(run(*paths, "--scorer", "my_scores_1:Bytes").exception)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -140,3 +141,64 @@ def test_metrics_without_extras_import_nothing_else(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(builtins, "__import__", guarded)
     evaluate(RESULTS, REFERENCES, metrics=PURE)
+
+
+class Length:
+    """A scorer of the test's own: letters of the caption over bytes of the picture."""
+
+    name = "letters per byte"
+
+    def score(self, pictures: Mapping[Any, Path], captions: Mapping[Any, str]) -> list[float]:
+        assert list(pictures) == list(captions)
+        return [len(text) / len(pictures[image].read_bytes()) for image, text in captions.items()]
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> dict[int | str, Path]:
+    for i, size in ((1, 10), (2, 5)):
+        (tmp_path / f"{i}.jpg").write_bytes(b"x" * size)
+    return {i: tmp_path / f"{i}.jpg" for i in (1, 2)}
+
+
+CAPTIONS = {2: "a cat", 1: "dog"}
+
+
+def test_a_scorer_of_ones_own_sees_pictures_and_raw_captions(pictures: dict[int | str, Path]) -> None:
+    report = evaluate(CAPTIONS, REFERENCES, metrics=["rouge"], scorers=[Length()], pictures=pictures)
+    score = report.scores["letters per byte"]
+    assert score.images is not None
+    assert score.images.tolist() == [1.0, 0.3]
+    assert score.value == pytest.approx(0.65)
+    assert [record["letters per byte"] for record in report.per_image()] == [1.0, 0.3]
+
+
+def test_a_scorer_needs_every_picture(pictures: dict[int | str, Path]) -> None:
+    del pictures[2]
+    with pytest.raises(
+        MetricError, match="letters per byte needs the picture of every image; there is none for image 2"
+    ):
+        evaluate(CAPTIONS, REFERENCES, metrics=["rouge"], scorers=[Length()], pictures=pictures)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([1.0], r"expected a finite number for each of 2 captions, got 1$"),
+        ([1.0, float("nan")], r"got 2, some of them not finite"),
+        (ZeroDivisionError("no weights"), "letters per byte failed: ZeroDivisionError: no weights"),
+    ],
+)
+def test_what_a_scorer_answers_is_checked(pictures: dict[int | str, Path], answer: Any, message: str) -> None:
+    class Odd(Length):
+        def score(self, pictures: Mapping[Any, Path], captions: Mapping[Any, str]) -> list[float]:
+            if isinstance(answer, Exception):
+                raise answer
+            return list(answer)
+
+    with pytest.raises(MetricError, match=message):
+        evaluate(CAPTIONS, REFERENCES, metrics=["rouge"], scorers=[Odd()], pictures=pictures)
+
+
+def test_two_scores_of_one_name_are_refused(pictures: dict[int | str, Path]) -> None:
+    with pytest.raises(MetricError, match="two scores are called 'letters per byte'"):
+        evaluate(CAPTIONS, REFERENCES, metrics=["rouge"], scorers=[Length(), Length()], pictures=pictures)

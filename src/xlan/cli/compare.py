@@ -10,8 +10,8 @@ import typer
 
 from xlan.cli.evaluate import CORENLP_HELP, METRICS_HELP, REFERENCES_HELP, SPLIT_HELP, SUBSET_HELP
 from xlan.cli.explain import PAGES
+from xlan.cli.named_pictures import PICTURES_HELP, find_thumbnails
 from xlan.cli.text import counted, short_names
-from xlan.cli.thumbnails import PICTURES_HELP, find_thumbnails
 from xlan.errors import DataError, MetricError
 
 if TYPE_CHECKING:

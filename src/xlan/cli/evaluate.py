@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.named_pictures import match_pictures
 from xlan.cli.text import counted
+from xlan.errors import MetricError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from xlan.metrics.coco import References
-    from xlan.metrics.report import Report
+    from xlan.metrics.report import ImageTextScorer, Report
 
 RESULTS_HELP = (
     "Captions: what `xlan caption -o` wrote (.jsonl, .csv), or COCO results as `xlan predict` writes them (.json)."
@@ -29,6 +33,10 @@ METRICS_HELP = "Which metrics, separated by commas: bleu, meteor, rouge, cider, 
 DEFAULT_METRICS = "bleu,meteor,rouge,cider,spice"
 SPLIT_HELP = "Score this split of a Karpathy file (default: the one the captions are from)."
 SUBSET_HELP = "Score the images that have a caption even if others have none."
+SCORER_HELP = (
+    "Also score captions against their pictures: a class or function of yours that makes an ImageTextScorer; "
+    "may be repeated."
+)
 CORENLP_HELP = "Folder with the CoreNLP 3.6.0 jars that SPICE needs (see: xlan metrics setup-spice)."
 
 _STATISTICS = {
@@ -73,6 +81,10 @@ def evaluate(
             help="Training captions, to tell novel captions (default: the train split of REFERENCES, if it has one).",
         ),
     ] = None,
+    scorer: Annotated[list[str], typer.Option("--scorer", metavar="MODULE:NAME", help=SCORER_HELP)] = [],  # noqa: B006
+    pictures: Annotated[
+        Path | None, typer.Option("--pictures", metavar="FOLDER", help="Folder with the pictures, for --scorer.")
+    ] = None,
     corenlp: Annotated[Path | None, typer.Option("--corenlp", metavar="FOLDER", help=CORENLP_HELP)] = None,
     spacy_model: Annotated[
         str | None, typer.Option("--spacy-model", help="Parser model of spice-spacy (default: en_core_web_sm).")
@@ -91,6 +103,10 @@ def evaluate(
     given = load_results(results)
     found = read_references(references, split)
     captions, wanted = pair(given, found, subset=subset)
+    scorers = [load_scorer(name) for name in scorer]
+    if scorers and pictures is None:
+        raise MetricError("--scorer looks at the pictures: name their folder with --pictures FOLDER")
+    shown = match_pictures(pictures, _picture_names(captions, found)) if scorers and pictures is not None else None
     with metric_progress("scoring") as progress:
         report = reports.evaluate(
             captions,
@@ -100,6 +116,8 @@ def evaluate(
             corenlp=corenlp,
             spacy_model=spacy_model,
             known=_known(training, read_references(references) if split else found, found.ids_of(wanted).values()),
+            scorers=scorers,
+            pictures=shown,
             progress=progress,
         )
     if per_image is not None:
@@ -132,6 +150,33 @@ def read_references(path: Path, split: str | None = None) -> References:
         {plain_id(image.id): image.file for image in images if image.file},
     )
     return found if split is None else found.of_split(split)
+
+
+def load_scorer(name: str) -> ImageTextScorer:
+    """Make the scorer `module:name`; modules are also looked for in the current folder.
+
+    Raises:
+        MetricError: there is no such module or name, or what it makes is no scorer.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise MetricError(f"--scorer: expected module:name, for instance my_scores:ClipScore, got {name!r}")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:  # whatever somebody else's code raises
+        raise MetricError(f"--scorer {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "score", None)):
+        raise MetricError(f"--scorer {name}: expected an object with a name and a method score (see docs/metrics.md)")
+    scorer: ImageTextScorer = made
+    return scorer
+
+
+def _picture_names(captions: Iterable[int | str], references: References) -> dict[int | str, list[str]]:
+    """What the pictures of the captions may be called besides the captions' own names."""
+    own = references.ids_of(captions)
+    return {name: [references.files[image]] if image in references.files else [] for name, image in own.items()}
 
 
 def split_names(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from xlan.cli.thumbnails import PICTURES_HELP, find_thumbnails
+from xlan.cli.named_pictures import PICTURES_HELP, find_thumbnails
 
 
 def report(

@@ -48,6 +48,21 @@ class Scorer(Protocol):
         """Corpus score, and the score of each image in the order of `hypotheses`."""
 
 
+class ImageTextScorer(Protocol):
+    """A score of captions against their pictures, without references; CLIPScore is one.
+
+    None comes with xlan, since such scores need the weights of a large network. Give yours to `evaluate`, or to the
+    command line as `--scorer module:name`.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the score is printed as; it should say which weights it depends on."""
+
+    def score(self, pictures: Mapping[ImageId, Path], captions: Mapping[ImageId, str]) -> Sequence[float]:
+        """The score of each raw caption, in the order of `captions`; the score of the corpus is their mean."""
+
+
 @dataclass(frozen=True)
 class Score:
     """One metric's outcome.
@@ -122,6 +137,8 @@ def evaluate(
     corenlp: Path | None = None,
     spacy_model: str | None = None,
     known: Collection[str] | None = None,
+    scorers: Sequence[ImageTextScorer] = (),
+    pictures: Mapping[ImageId, Path] | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Score raw captions against raw references.
@@ -134,18 +151,21 @@ def evaluate(
         corenlp: folder with the CoreNLP jars, for SPICE.
         spacy_model: parser model of SPICE-spaCy; its own default when None.
         known: tokenised training captions (`stats.known_captions`), to tell novel captions.
-        progress: called with (step, done, total) as work goes on.
+        scorers: scores against pictures, computed after the others.
+        pictures: the picture file of each image, for `scorers`.
+        progress: called with (step, done, total) as the work proceeds.
 
     Raises:
-        MetricError: nothing to score, an unknown metric, or a required one that cannot run.
+        MetricError: nothing to score, an unknown metric, a required one that cannot run, a picture that is missing, or
+            a scorer that fails.
     """
     wanted = _check_names([*metrics, *require])
     check_pairs(references, results)
     tell = progress or _tell_nobody
-    total = len(wanted) + 1
+    total = len(wanted) + len(scorers) + 1
     tell("tokenizing", 0, total)
     texts = _Texts(results, {image: list(references[image]) for image in results})
-    scorers: dict[str, Callable[[], Iterable[Score]]] = {
+    computed: dict[str, Callable[[], Iterable[Score]]] = {
         "bleu": texts.bleu,
         "cider": texts.cider,
         "rouge": texts.rouge,
@@ -158,7 +178,12 @@ def evaluate(
     scores: dict[str, Score] = {}
     for done, name in enumerate(wanted, start=1):
         tell(METRICS[name][0].removesuffix("-1"), done, total)
-        scores |= {score.name: score for score in scorers[name]()}
+        scores |= {score.name: score for score in computed[name]()}
+    for done, scorer in enumerate(scorers, start=len(wanted) + 1):
+        tell(scorer.name, done, total)
+        if scorer.name in scores:
+            raise MetricError(f"two scores are called {scorer.name!r}; give the scorer another name")
+        scores[scorer.name] = _score_pictures(scorer, results, pictures or {})
     tell("done", total, total)
     captions = list(texts.tokenised.values())
     return Report(
@@ -218,6 +243,22 @@ class _Texts:
         else:
             images = np.asarray(per_image, dtype=np.float64)
             yield Score(name, float(value), images, label=str(getattr(scorer, "label", "")))
+
+
+def _score_pictures(scorer: ImageTextScorer, results: Mapping[ImageId, str], pictures: Mapping[ImageId, Path]) -> Score:
+    missing = [image for image in results if image not in pictures]
+    if missing:
+        raise MetricError(f"{scorer.name} needs the picture of every image; there is none for image {some(missing)}")
+    try:
+        images = np.asarray(scorer.score({image: pictures[image] for image in results}, results), dtype=np.float64)
+    except Exception as error:  # whatever somebody else's code raises
+        raise MetricError(f"{scorer.name} failed: {type(error).__name__}: {error}") from error
+    if images.shape != (len(results),) or not np.isfinite(images).all():
+        raise MetricError(
+            f"{scorer.name}: expected a finite number for each of {len(results):,} captions, got {images.size:,}"
+            + ("" if np.isfinite(images).all() else ", some of them not finite")
+        )
+    return Score(scorer.name, float(images.mean()), images)
 
 
 def _check_names(names: Sequence[str]) -> list[str]:

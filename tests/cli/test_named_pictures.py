@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from xlan.cli.thumbnails import find_thumbnails
+from xlan.cli.named_pictures import find_thumbnails
 from xlan.errors import DataError
 
 
