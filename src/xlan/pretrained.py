@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,17 @@ DEFAULT_CARD = "# A captioning model\n\nMade with xlan; `config.json` has its nu
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model, the words it speaks and, where the directory has them, the files about pictures."""
+    """A model, the words it speaks and, where the directory has them, the files about pictures.
+
+    Attributes:
+        features: description of the extractor whose features it was trained with; empty when unknown.
+    """
 
     model: CaptionModel
     vocabulary: Vocabulary
     vision: Path | None = None
     familiar: Path | None = None
+    features: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save_pretrained(
@@ -67,6 +72,7 @@ def save_pretrained(
     dtype: torch.dtype | None = None,
     vision: str | os.PathLike[str] | None = None,
     familiar: str | os.PathLike[str] | None = None,
+    features: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model directory, replacing a model that is there; other files in its folder stay.
 
@@ -78,6 +84,7 @@ def save_pretrained(
         dtype: store the weights in this type (`torch.float16` halves the file); default: as they are.
         vision: a `vision.safetensors` to put in, so that the model can caption pictures by itself.
         familiar: a `familiar.safetensors` to put in, so that pictures unlike those of training lower its confidence.
+        features: description of the extractor whose features it was trained with (`FeatureStore.extractor`).
     """
     if len(vocabulary) != model.vocab_size:
         raise ModelError(f"the vocabulary has {len(vocabulary)} words, the model expects {model.vocab_size}")
@@ -99,7 +106,7 @@ def save_pretrained(
                 shutil.copyfile(file, temporary / name)
         present = [name for name in (WEIGHTS, VOCAB, VISION, FAMILIAR) if (temporary / name).exists()]
         files = {name: _fingerprint(temporary / name) for name in present}
-        config = {"format": FORMAT, "model": spec_to_dict(model.spec), "files": files}
+        config = {"format": FORMAT, "model": spec_to_dict(model.spec), "files": files, "features": dict(features or {})}
         write_json(temporary / CONFIG, config)
         temporary.chmod(0o755)
         _move_into_place(temporary, target)
@@ -189,7 +196,7 @@ def from_pretrained(
         raise WeightsError(f"{source / WEIGHTS}: does not fit the architecture; {faults}")
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.items()}, assign=True)
     vision, familiar = (source / name if name in config["files"] else None for name in (VISION, FAMILIAR))
-    return Pretrained(model.to(device).eval(), vocabulary, vision, familiar)
+    return Pretrained(model.to(device).eval(), vocabulary, vision, familiar, config.get("features", {}))
 
 
 class _Uninitialised(TorchFunctionMode):
@@ -215,6 +222,8 @@ def _read_config(source: Path) -> dict[str, Any]:
         )
     if not isinstance(config.get("model"), dict) or not isinstance(config.get("files"), dict):
         raise ModelError(f"{source / CONFIG}: 'model' and 'files' must be objects")
+    if not isinstance(config.get("features", {}), dict):
+        raise ModelError(f"{source / CONFIG}: 'features' must be an object")
     return config
 
 

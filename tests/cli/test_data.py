@@ -15,6 +15,7 @@ from xlan.cli.data import app
 from xlan.cli.main import main
 from xlan.data.captions import load_captions
 from xlan.data.shapes import make_shapes, write_shapes
+from xlan.errors import DataError
 from xlan.text.vocab import Vocabulary
 
 
@@ -123,7 +124,23 @@ def test_split_writes_what_can_be_read(tmp_path: Path) -> None:
     text = run("split", tmp_path / "captions.csv", "-o", tmp_path / "out.jsonl", "--val", 0.2, "--test", 0.1)
     splits = load_captions(tmp_path / "out.jsonl").splits
     assert set(splits) == {"train", "val", "test"}
-    assert f"train {splits['train']}, val {splits['val']}" in text
+    assert "out.jsonl: train 140, val 40, test 20" in text
+
+
+def test_split_replaces_nothing_unasked(tmp_path: Path) -> None:
+    rows = "".join(f"{i}.jpg,A dog\n" for i in range(100))
+    (tmp_path / "captions.csv").write_text("file,caption\n" + rows)
+    out = tmp_path / "out.jsonl"
+    assert "train 90, val 5, test 5" in run("split", tmp_path / "captions.csv", "-o", out)
+    with pytest.raises(DataError, match=r"out\.jsonl: already exists; choose another name or use --overwrite"):
+        run("split", tmp_path / "captions.csv", "-o", out)
+    with pytest.raises(DataError, match=r"already has splits \(train 90, val 5, test 5\); --overwrite gives"):
+        run("split", out, "-o", tmp_path / "again.jsonl")
+    (tmp_path / "captions.csv").write_text("file,caption\n" + rows + "x.jpg,A dog\n")
+    run("split", tmp_path / "captions.csv", "-o", tmp_path / "more.jsonl", "--keep", out)
+    old = {image.id: image.split for image in load_captions(out)}
+    new = {image.id: image.split for image in load_captions(tmp_path / "more.jsonl")}
+    assert old == {name: split for name, split in new.items() if name != "x"}
 
 
 def test_shapes_are_written(tmp_path: Path) -> None:

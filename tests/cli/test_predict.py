@@ -10,7 +10,7 @@ from xlan.cli.main import app
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
 from xlan.model.build import build_model
-from xlan.pretrained import save_pretrained
+from xlan.pretrained import from_pretrained, save_pretrained
 from xlan.text.vocab import Vocabulary
 
 
@@ -47,6 +47,20 @@ def test_every_image_of_the_split_gets_a_caption(folder: Path) -> None:
     rows = json.loads((folder / "out.json").read_text())
     assert [row["image_id"] for row in rows] == wanted
     assert all(isinstance(row["caption"], str) for row in rows)
+
+
+def test_features_of_another_network_are_refused(folder: Path, tmp_path: Path) -> None:
+    here, there = ({"extractor": "grid", "weights": f"sha256:{name}"} for name in ("aaaa", "bbbb"))
+    write_shapes(tmp_path / "shapes", 16)
+    loaded = from_pretrained(folder / "model")
+    save_pretrained(tmp_path / "model", loaded.model, loaded.vocabulary, features=here)
+    index = tmp_path / "shapes" / "features" / "index.json"
+    for extractor, status in ((here, 0), (there, 1)):
+        index.write_text(json.dumps({**json.loads(index.read_text()), "extractor": extractor}))
+        code, output = predict(tmp_path, "--split=val")
+        assert code == status, output
+    assert "made by another network than" in output
+    assert "(weights sha256:bbbb instead of sha256:aaaa)" in output
 
 
 def test_an_unknown_split_is_named(folder: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import lzma
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlan.data import readers
-from xlan.data.captions import load_captions, write_captions
+from xlan.data.captions import build_vocabulary, load_captions, write_captions
 from xlan.data.records import CaptionedImage, CaptionSet, feature_names
 from xlan.errors import DataError
 from xlan.karpathy import id_of_file
+from xlan.text.vocab import Vocabulary
 
 
 def put(path: Path, content: Any) -> Path:
@@ -397,13 +400,47 @@ def test_an_empty_split_names_those_there_are() -> None:
         small_set().split("val")
 
 
-def test_random_splits_are_stable_and_about_right() -> None:
+@pytest.mark.parametrize(("images", "counts"), [(2000, (1400, 200, 400)), (100, (70, 10, 20)), (3, (1, 1, 1))])
+def test_random_splits_have_the_shares_asked_for(images: int, counts: tuple[int, int, int]) -> None:
+    found = small_set(images).with_random_splits(val=0.1, test=0.2)
+    assert tuple(found.splits[name] for name in ("train", "val", "test")) == counts
+    assert found == small_set(images).with_random_splits(val=0.1, test=0.2)
+    assert images == 3 or found != small_set(images).with_random_splits(val=0.1, test=0.2, seed=1)
+
+
+def test_a_set_may_grow_without_moving_old_images() -> None:
     first = small_set(2000).with_random_splits(val=0.1, test=0.2)
-    assert first.splits["val"] == pytest.approx(200, abs=50)
-    assert first.splits["test"] == pytest.approx(400, abs=60)
-    more = small_set(3000).with_random_splits(val=0.1, test=0.2)
+    old = {image.id: image.split for image in first}
+    more = small_set(3000).with_random_splits(val=0.1, test=0.2, keep=old)
     assert [image.split for image in more][:2000] == [image.split for image in first]
-    assert small_set(2000).with_random_splits(val=0.1, test=0.2, seed=1) != first
+    assert more.splits == {"train": 2100, "test": 600, "val": 300}
+
+
+def test_a_tiny_set_cannot_be_split_three_ways() -> None:
+    with pytest.raises(DataError, match="2 images are too few to leave something to train on"):
+        small_set(2).with_random_splits(val=0.1, test=0.2)
+
+
+def test_a_vocabulary_knows_how_it_was_counted(tmp_path: Path) -> None:
+    sentences = [{"raw": "A dog's bowl.", "tokens": ["a", "dog", "'s", "bowl"]}]
+    images = [{"cocoid": i, "split": split, "sentences": sentences} for i, split in enumerate(("train", "val"))]
+    path = put(tmp_path / "dataset.json", {"images": images})
+    own = build_vocabulary(load_captions(path), None, threshold=2, tokens="file")
+    plain = build_vocabulary(load_captions(path, tokens="plain"), None, threshold=2, tokens="plain")
+    assert (set(own.words[4:]), set(plain.words[4:])) == ({"a", "dog", "'s", "bowl"}, {"a", "dogs", "bowl"})
+    with pytest.raises(DataError, match="no word occurs 2 times"):
+        build_vocabulary(load_captions(path), "train", threshold=2, tokens="file")
+    plain.save(tmp_path / "vocab.json")
+    again = Vocabulary.load(tmp_path / "vocab.json")
+    assert (again, again.origin) == (plain, "words that occur 2 times or more in all splits (plain tokens)")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_a_folder_may_hold_a_compressed_dataset(tmp_path: Path, suffix: str) -> None:
+    text = json.dumps({"images": [{"cocoid": 7, "split": "restval", "sentences": [{"raw": "A dog"}]}]}).encode()
+    packed = {"": text, ".gz": gzip.compress(text), ".xz": lzma.compress(text)}[suffix]
+    (tmp_path / f"dataset_coco.json{suffix}").write_bytes(packed)
+    assert facts(load_captions(tmp_path)) == [("7", "train", "", ("A dog",))]
 
 
 @pytest.mark.parametrize(("val", "test"), [(-0.1, 0), (0.5, 0.5), (float("nan"), 0)])

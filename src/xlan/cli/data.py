@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,14 @@ SplitList = Annotated[
 ]
 
 
-def _load(path: Path, split_lists: list[str]) -> CaptionSet:
+class Tokens(StrEnum):
+    """How captions are split into words."""
+
+    FILE = "file"
+    PLAIN = "plain"
+
+
+def _load(path: Path, split_lists: list[str], tokens: Tokens = Tokens.FILE) -> CaptionSet:
     from xlan.data.captions import load_captions
     from xlan.errors import DataError
 
@@ -39,7 +47,7 @@ def _load(path: Path, split_lists: list[str]) -> CaptionSet:
         if not (name and equals and file):
             raise DataError(f"--split-list takes SPLIT=FILE, got {item!r}")
         lists[name] = file
-    return load_captions(path, split_lists=lists)
+    return load_captions(path, split_lists=lists, tokens=tokens.value)
 
 
 @app.command()
@@ -111,14 +119,21 @@ def vocab(
     path: Captions,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write, for example vocab.json.")],
     threshold: Annotated[int, typer.Option(help="Keep words that occur at least so often.")] = 6,
-    split: Annotated[str, typer.Option(help="Count the words of this split.")] = "train",
+    split: Annotated[str, typer.Option(help="Count the words of this split; 'all' counts all of them.")] = "train",
+    tokens: Annotated[
+        Tokens, typer.Option(help="file: words as the file gives them; plain: lower-case words of its raw text.")
+    ] = Tokens.FILE,
     split_list: SplitList = [],  # noqa: B006
 ) -> None:
-    """Count words and write a vocabulary: the most frequent first, equal ones in alphabetical order."""
-    from xlan.errors import DataError
-    from xlan.text.vocab import Vocabulary
+    """Count words and write a vocabulary: the most frequent first, equal ones in alphabetical order.
 
-    words = Vocabulary.build(_load(path, split_list).words(split), threshold=threshold)
+    The paper counts all splits with the tokens of the split file: --split all --tokens file.
+    """
+    from xlan.data.captions import build_vocabulary
+    from xlan.errors import DataError
+
+    captions = _load(path, split_list, tokens)
+    words = build_vocabulary(captions, None if split == "all" else split, threshold=threshold, tokens=tokens.value)
     try:
         words.save(output)
     except OSError as error:
@@ -133,15 +148,29 @@ def split(
     val: Annotated[float, typer.Option(help="Share of the images for validation.")] = 0.05,
     test: Annotated[float, typer.Option(help="Share of the images for the final test.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Which images; the same seed gives the same ones.")] = 0,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Captions file with earlier splits: its images keep them.", show_default=False),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace splits that the captions have, and OUTPUT if it exists.")
+    ] = False,
 ) -> None:
     """Give all images a split at random and write them as one file, for captions that come without splits.
 
-    An image's split depends on its id and the seed alone: pictures added later do not move the old ones.
+    Shares are rounded to whole images. When pictures are added later, --keep OLD leaves the old ones where they are.
     """
     from xlan.data.captions import write_captions
     from xlan.errors import DataError
 
-    captions = _load(path, []).with_random_splits(val=val, test=test, seed=seed)
+    captions = _load(path, [])
+    if not overwrite and set(captions.splits) != {"train"}:
+        there = ", ".join(f"{name} {count:,}" for name, count in captions.splits.items())
+        raise DataError(f"{path}: already has splits ({there}); --overwrite gives all images new ones")
+    if not overwrite and output.exists():
+        raise DataError(f"{output}: already exists; choose another name or use --overwrite")
+    old = None if keep is None else {image.id: image.split for image in _load(keep, [])}
+    captions = captions.with_random_splits(val=val, test=test, seed=seed, keep=old)
     try:
         write_captions(output, captions)
     except OSError as error:

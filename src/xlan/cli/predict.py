@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,13 +29,18 @@ def predict(
     from xlan.data.loader import evaluation_loader
     from xlan.pretrained import from_pretrained
     from xlan.training.evaluate import decode_split, write_predictions
+    from xlan.vision.regions import check_same_extractor
     from xlan.vision.store import FeatureStore
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loaded = from_pretrained(model, device=device)
+    store = FeatureStore(features)
+    check_same_extractor(
+        loaded.features or _vision_of(loaded.vision), store.extractor, model=str(model), features=str(features)
+    )
     dataset = CaptionDataset(
         load_captions(captions),
-        FeatureStore(features),
+        store,
         loaded.vocabulary,
         split=split,
         max_regions=max_regions,
@@ -46,3 +51,13 @@ def predict(
     found = decode_split(loaded.model, shown, loaded.vocabulary, device=device, beams=beams, max_length=max_length)
     write_predictions(output, found)
     typer.echo(f"{output}: {len(found):,} captions")
+
+
+def _vision_of(path: Path | None) -> dict[str, Any]:
+    """What a packed model's own network is called in feature stores; empty for a model without one."""
+    from xlan.vision.grid_settings import read_vision
+
+    if path is None:
+        return {}
+    file = read_vision(path)
+    return file.settings.describe(file.digest)

@@ -45,6 +45,12 @@ class DataConfig(Section):
     vocab: str | None = Field(
         default=None, description="vocab.json to use; built from the training captions when absent"
     )
+    vocab_split: Literal["train", "all"] = Field(
+        default="train", description="count the words of the training captions, or of all splits as the paper does"
+    )
+    tokens: Literal["file", "plain"] = Field(
+        default="file", description="words as the captions file gives them, or plain lower-case words of its raw text"
+    )
     min_count: int = Field(default=6, ge=1, description="words seen less often become the unknown word")
     max_words: int = Field(default=16, ge=1, le=200, description="captions are cut after this many words")
     max_regions: int | None = Field(default=None, ge=1, description="use at most this many regions of an image")

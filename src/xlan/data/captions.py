@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from xlan.data.readers import read_json_form, read_lines, read_text_form
 from xlan.data.records import CaptionedImage, CaptionSet
@@ -18,12 +19,17 @@ from xlan.errors import DataError
 from xlan.files import is_json, write_text
 from xlan.karpathy import Skipped, id_of_file, split_name
 from xlan.text.tokenize import tokenize
+from xlan.text.vocab import Vocabulary
 
+Tokens = Literal["file", "plain"]
 _TABLE_NAMES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt", "results.csv")
 
 
 def load_captions(
-    path: str | os.PathLike[str], *, split_lists: Mapping[str, str | os.PathLike[str]] | None = None
+    path: str | os.PathLike[str],
+    *,
+    split_lists: Mapping[str, str | os.PathLike[str]] | None = None,
+    tokens: Tokens = "file",
 ) -> CaptionSet:
     """Read captions from a file or folder of any form we know, found out by looking at it.
 
@@ -32,6 +38,8 @@ def load_captions(
             Flickr token file; `captions.csv`, `.tsv`, `.jsonl`; or a folder that holds one of them.
         split_lists: for forms without splits: for each split, a text file with one image name a line.
             Flickr's own lists beside a token file are found without being named.
+        tokens: "file" takes the words that the file itself gives with a caption, where it does; "plain" ignores them
+            and splits every caption by `xlan.text.tokenize`.
 
     Raises:
         DataError: nothing usable is there; the message says what was looked for.
@@ -44,7 +52,40 @@ def load_captions(
         raise DataError(
             f"{path}: no captions in it ({found.form} form, {len(found.skipped):,} entries left out){first}"
         )
+    if tokens == "plain":
+        found = _plain(found)
     return _apply_lists(found, split_lists) if split_lists else found
+
+
+def _plain(captions: CaptionSet) -> CaptionSet:
+    """The same captions, split into words by our own rule; a caption without such words is left out."""
+    images: list[CaptionedImage] = []
+    left: list[Skipped] = []
+    for image in captions:
+        kept = [(caption, words) for caption in image.captions if (words := tokenize(caption))]
+        if len(kept) < len(image.captions):
+            left.append(Skipped(f"image {image.id}", f"{len(image.captions) - len(kept)} captions have no words"))
+        if kept:
+            texts, words = zip(*kept, strict=True)
+            images.append(replace(image, captions=texts, words=words))
+    return replace(captions, images=tuple(images), skipped=(*captions.skipped, *left))
+
+
+def build_vocabulary(captions: CaptionSet, split: str | None, *, threshold: int, tokens: Tokens) -> Vocabulary:
+    """Count the words of a split, or of all splits (None), and remember in the vocabulary how it was done.
+
+    The paper's 9,487 words are counted over all splits, with the tokens of the split file.
+
+    Args:
+        captions: as `load_captions` read them with `tokens`.
+        split: what to count.
+        threshold: keep words that occur at least so often.
+        tokens: how the captions were split into words.
+    """
+    where = "all splits" if split is None else f"split {split}"
+    how = "plain tokens" if tokens == "plain" else "tokens of the file, plain ones where it has none"
+    origin = f"words that occur {threshold} times or more in {where} ({how})"
+    return Vocabulary.build(captions.words(split), threshold=threshold, origin=origin)
 
 
 def write_captions(path: str | os.PathLike[str], captions: CaptionSet) -> None:

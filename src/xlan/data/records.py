@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from xlan.errors import DataError
 from xlan.karpathy import Skipped, image_names
@@ -75,25 +76,43 @@ class CaptionSet:
             raise DataError(f"{self.source}: split {name!r} has no images; there are: {there}")
         return chosen
 
-    def words(self, split: str) -> Iterator[tuple[str, ...]]:
-        """Words of every caption of a split, for a vocabulary."""
-        return (words for image in self.split(split) for words in image.words)
+    def words(self, split: str | None) -> Iterator[tuple[str, ...]]:
+        """Words of every caption of a split, or of all splits (None), for a vocabulary."""
+        images = self.images if split is None else self.split(split)
+        return (words for image in images for words in image.words)
 
-    def with_random_splits(self, *, val: float, test: float, seed: int = 0) -> CaptionSet:
-        """The same images, all given a split anew: fractions `val` and `test`, the rest for training.
+    def with_random_splits(
+        self, *, val: float, test: float, seed: int = 0, keep: Mapping[str, str] | None = None
+    ) -> CaptionSet:
+        """The same images, each given a split at random: fractions `val` and `test` of them, the rest for training.
 
-        An image's split depends on its id and the seed alone, so adding pictures later moves none of the old
-        ones.
+        Args:
+            val: share for validation, rounded to whole images, at least one if it is not 0.
+            test: share for the final test, likewise.
+            seed: with the ids it determines everything; the order of the images does not matter.
+            keep: id → split of images that keep theirs, so that a set may grow without moving old images.
+
+        Raises:
+            DataError: nothing would be left to train on.
         """
         if not (val >= 0 and test >= 0 and val + test < 1):
             raise DataError(f"val and test are fractions that leave something to train on, got {val} and {test}")
+        chosen = {image.id: keep[image.id] for image in self.images if keep and image.id in keep}
+        free = sorted((image.id for image in self.images if image.id not in chosen), key=partial(_place, seed))
+        counts = Counter(chosen.values())
+        for split, share in (("val", val), ("test", test)):
+            wanted = max(round(share * len(self)), share > 0) - counts[split]
+            chosen.update(dict.fromkeys(free[: max(0, wanted)], split))
+            free = free[max(0, wanted) :]
+        chosen.update(dict.fromkeys(free, "train"))
+        if "train" not in chosen.values():
+            raise DataError(f"{self.source}: {len(self)} images are too few to leave something to train on")
+        return replace(self, images=tuple(replace(image, split=chosen[image.id]) for image in self.images))
 
-        def choose(image: CaptionedImage) -> CaptionedImage:
-            digest = hashlib.sha256(f"{seed}\0{image.id}".encode("utf-8", "surrogatepass")).digest()
-            place = int.from_bytes(digest[:8], "big") / 2**64
-            return replace(image, split="val" if place < val else "test" if place < val + test else "train")
 
-        return replace(self, images=tuple(choose(image) for image in self.images))
+def _place(seed: int, image_id: str) -> bytes:
+    """Where an image stands in the random order of a seed."""
+    return hashlib.sha256(f"{seed}\0{image_id}".encode("utf-8", "surrogatepass")).digest()
 
 
 def feature_names(image: CaptionedImage) -> Iterator[str]:

@@ -19,6 +19,7 @@ from xlan.types import SpecialIds
 VOCAB_FORMAT = 1
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>", "<unk>")
 MAX_VOCAB_BYTES = 64 << 20
+MAX_ORIGIN = 500
 DEFAULT_THRESHOLD = 6  # the paper drops words that occur less than 6 times
 
 
@@ -28,11 +29,14 @@ class Vocabulary:
     Args:
         words: the word of every id, without duplicates. Special ids have a word too (it is never printed).
         special: which ids mean padding, start, end and unknown word; they may be the same id.
+        origin: how the words were chosen, in a few words; "" when unknown. Vocabularies that differ only in this are
+            equal.
     """
 
-    def __init__(self, words: Sequence[str], special: SpecialIds) -> None:
+    def __init__(self, words: Sequence[str], special: SpecialIds, *, origin: str = "") -> None:
         self.words = tuple(words)
         self.special = special
+        self.origin = origin
         if not self.words:
             raise DataError("a vocabulary needs at least one word, got none")
         self._ids = {word: i for i, word in enumerate(self.words)}
@@ -45,12 +49,14 @@ class Vocabulary:
                 raise DataError(f"special id {name}={i} is outside the vocabulary (0 to {len(self.words) - 1})")
 
     @classmethod
-    def from_words(cls, words: Iterable[str]) -> Vocabulary:
+    def from_words(cls, words: Iterable[str], *, origin: str = "") -> Vocabulary:
         """A new vocabulary: ids 0–3 are pad, bos, eos and unk, then `words` in the given order."""
-        return cls([*SPECIAL_WORDS, *words], SpecialIds(pad=0, bos=1, eos=2, unk=3))
+        return cls([*SPECIAL_WORDS, *words], SpecialIds(pad=0, bos=1, eos=2, unk=3), origin=origin)
 
     @classmethod
-    def build(cls, captions: Iterable[Iterable[str]], *, threshold: int = DEFAULT_THRESHOLD) -> Vocabulary:
+    def build(
+        cls, captions: Iterable[Iterable[str]], *, threshold: int = DEFAULT_THRESHOLD, origin: str = ""
+    ) -> Vocabulary:
         """The words that occur at least `threshold` times in `captions` (each a sequence of words).
 
         The most frequent word comes first and words of equal frequency are in alphabetical order, so the same
@@ -59,7 +65,8 @@ class Vocabulary:
         Raises:
             DataError: no word is frequent enough.
         """
-        return cls.from_words(frequent_words(Counter(w for words in captions for w in words), threshold))
+        words = frequent_words(Counter(w for words in captions for w in words), threshold)
+        return cls.from_words(words, origin=origin)
 
     @classmethod
     def from_released(cls, path: str | os.PathLike[str]) -> Vocabulary:
@@ -93,12 +100,16 @@ class Vocabulary:
         names = ("pad", "bos", "eos", "unk")
         if not isinstance(special, dict) or not all(type(special.get(name)) is int for name in names):
             raise DataError(f"{path}: 'special' must give an id for each of {', '.join(names)}")
-        return cls(words, SpecialIds(**{name: special[name] for name in names}))
+        origin = value.get("origin", "")
+        if not isinstance(origin, str) or len(origin) > MAX_ORIGIN:
+            raise DataError(f"{path}: 'origin' must be a text of at most {MAX_ORIGIN} characters")
+        return cls(words, SpecialIds(**{name: special[name] for name in names}), origin=origin)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `vocab.json`, atomically."""
         special = {name: getattr(self.special, name) for name in ("pad", "bos", "eos", "unk")}
-        write_json(path, {"format": VOCAB_FORMAT, "special": special, "words": list(self.words)}, indent=1)
+        origin = {"origin": self.origin} if self.origin else {}
+        write_json(path, {"format": VOCAB_FORMAT, **origin, "special": special, "words": list(self.words)}, indent=1)
 
     def __len__(self) -> int:
         return len(self.words)

@@ -105,9 +105,18 @@ class RunFolder:
 
 
 def save_model(
-    directory: Path, tensors: Mapping[str, Any], spec: Spec, vocabulary: Vocabulary, *, card: str, world: World
+    directory: Path,
+    tensors: Mapping[str, Any],
+    spec: Spec,
+    vocabulary: Vocabulary,
+    *,
+    card: str,
+    world: World,
+    features: Mapping[str, Any],
 ) -> None:
     """Write a model directory from whole weights; every process takes part.
+
+    `features` describes the extractor behind its training features (`FeatureStore.extractor`).
 
     Raises:
         TrainingError: it could not be written (on every process).
@@ -117,7 +126,7 @@ def save_model(
         model = build_model(spec)
         model.load_state_dict(dict(tensors))
         try:
-            save_pretrained(directory, model, vocabulary, card=card)
+            save_pretrained(directory, model, vocabulary, card=card, features=features)
         except OSError as error:
             problem = TrainingError(f"{directory}: the model could not be written: {error.strerror or error}")
     problem = world.broadcast(problem)
@@ -126,14 +135,22 @@ def save_model(
 
 
 def model_card(
-    *, name: str, stage: str, epochs: int, split: str, scores: Mapping[str, float], config: Mapping[str, Any]
+    *,
+    name: str,
+    stage: str,
+    epochs: int,
+    split: str,
+    scores: Mapping[str, float],
+    config: Mapping[str, Any],
+    vocabulary: Vocabulary,
 ) -> str:
     """The text that goes with a trained model: what it is, how good, and the configuration that made it."""
     how = "cross-entropy" if stage == "xe" else "self-critical training with CIDEr-D"
     rows = "".join(f"| {metric} | {value:.4f} |\n" for metric, value in scores.items())
     table = f"\nOn the validation split `{split}`:\n\n| metric | score |\n|---|---|\n{rows}" if rows else ""
     return (
-        f"# {name}\n\nTrained with xlan {__version__}: {how}, {epochs} epoch(s).\n{table}\n"
+        f"# {name}\n\nTrained with xlan {__version__}: {how}, {epochs} epoch(s).\n\n"
+        f"Vocabulary: {len(vocabulary):,} entries, {vocabulary.origin or 'of unknown origin'}.\n{table}\n"
         f"## Configuration\n\n```json\n{json.dumps(config, indent=2)}\n```\n"
     )
 

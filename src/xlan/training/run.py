@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from xlan.config import NoamConfig, RunConfig, TrainConfig, changed_keys, dump_config, save_config
-from xlan.data.captions import load_captions
+from xlan.data.captions import build_vocabulary, load_captions
 from xlan.data.dataset import CaptionDataset
 from xlan.data.loader import TrainingLoader, evaluation_loader, reference_loader, training_loader
 from xlan.data.records import CaptionSet
@@ -41,6 +41,7 @@ from xlan.training.scoring import Scores, cider_reward, score_captions
 from xlan.training.state import model_tensors, whole_weights
 from xlan.training.steps import Batch, StepOutput, scst_step, xe_step
 from xlan.training.stop import Stopped, StopRequest
+from xlan.vision.regions import check_same_extractor
 from xlan.vision.store import FeatureStore, FeatureStoreWriter
 
 DISTRIBUTED_TIMEOUT = timedelta(minutes=30)
@@ -166,7 +167,8 @@ def _load_data(config: RunConfig, folder: RunFolder, world: World) -> _Data:
     elif settings.vocab is not None:
         vocabulary = Vocabulary.load(settings.vocab)
     else:
-        vocabulary = Vocabulary.build(captions.words(settings.train_split), threshold=settings.min_count)
+        counted_on = None if settings.vocab_split == "all" else settings.train_split
+        vocabulary = build_vocabulary(captions, counted_on, threshold=settings.min_count, tokens=settings.tokens)
 
     def dataset(split: str, limit: int | None) -> CaptionDataset:
         images = captions.split(split)
@@ -191,7 +193,8 @@ def _sources(config: RunConfig, folder: RunFolder, world: World) -> tuple[Captio
     if shapes is None:
         assert config.data.captions is not None
         assert config.data.features is not None
-        return load_captions(config.data.captions), FeatureStore(config.data.features)
+        captions = load_captions(config.data.captions, tokens=config.data.tokens)
+        return captions, FeatureStore(config.data.features)
     captions, features = make_shapes(shapes.images, shapes.seed)
     if world.is_main:
         extractor = {"name": "drawn shapes", "images": shapes.images, "seed": shapes.seed}
@@ -210,7 +213,11 @@ def _build(config: RunConfig, data: _Data) -> CaptionModel:
         sizes = {"vocab_size": len(data.vocabulary), "feature_dim": width}
         model = build_model(settings.name, **{**settings.options, **sizes})
     else:
-        start = from_pretrained(settings.init).model
+        before = from_pretrained(settings.init)
+        start, store = before.model, data.train.store
+        check_same_extractor(
+            before.features, store.extractor, model=f"model.init {settings.init}", features=str(store.path)
+        )
         if start.feature_dim != width:
             raise ConfigError(
                 f"model.init {settings.init} takes features {start.feature_dim} wide, but {data.train.store.path} has "
@@ -423,9 +430,18 @@ def _keep(config: RunConfig, job: Job, data: _Data, directory: Path, scores: Map
         split=config.data.val_split,
         scores=scores,
         config=dump_config(config),
+        vocabulary=data.vocabulary,
     )
     spec = job.accelerator.unwrap_model(job.model).spec
-    save_model(directory, model_tensors(job.model), spec, data.vocabulary, card=card, world=job.world)
+    save_model(
+        directory,
+        model_tensors(job.model),
+        spec,
+        data.vocabulary,
+        card=card,
+        world=job.world,
+        features=data.train.store.extractor,
+    )
 
 
 def _describe(config: RunConfig, job: Job, data: _Data, folder: RunFolder, *, resumed: Checkpoint | None) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from xlan.errors import ShapeError
+from xlan.errors import FeatureError, ShapeError
 from xlan.types import Regions
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
 
@@ -62,6 +62,30 @@ def extract_regions(
     """
     opened = [open_image(source, limits=limits, min_side=extractor.min_side) for source in sources]
     return extractor.extract([extractor.prepare(image) for image in opened]) if opened else []
+
+
+def check_same_extractor(trained: Mapping[str, Any], store: Mapping[str, Any], *, model: str, features: str) -> None:
+    """Refuse features that another network made than the one a model was trained with.
+
+    Args:
+        trained: description of the extractor behind the model's training features; empty when unknown.
+        store: description of the extractor that made the features at hand.
+        model: what messages call the model.
+        features: what messages call the features.
+
+    Features that were imported do not tell their network; nothing is compared then.
+
+    Raises:
+        FeatureError: both are known and differ; the message says in what.
+    """
+    names = [name for name in trained if trained[name] != store.get(name)]
+    if not names or not trained.get("weights") or not store.get("weights"):
+        return
+    differences = ", ".join(f"{name} {store.get(name)} instead of {trained.get(name)}" for name in names)
+    raise FeatureError(
+        f"{features}: made by another network than {model} was trained with ({differences}); extract the features "
+        "again with the model's own network (xlan features extract --vision)"
+    )
 
 
 def grid_boxes(rows: int, columns: int) -> npt.NDArray[np.float32]:
