@@ -131,10 +131,10 @@ def test_split_replaces_nothing_unasked(tmp_path: Path) -> None:
     rows = "".join(f"{i}.jpg,A dog\n" for i in range(100))
     (tmp_path / "captions.csv").write_text("file,caption\n" + rows)
     out = tmp_path / "out.jsonl"
-    assert "train 90, val 5, test 5" in run("split", tmp_path / "captions.csv", "-o", out)
+    assert "train 85, val 10, test 5" in run("split", tmp_path / "captions.csv", "-o", out, "--val", 0.1)
     with pytest.raises(DataError, match=r"out\.jsonl: already exists; choose another name or use --overwrite"):
         run("split", tmp_path / "captions.csv", "-o", out)
-    with pytest.raises(DataError, match=r"already has splits \(train 90, val 5, test 5\); --overwrite gives"):
+    with pytest.raises(DataError, match=r"already has splits \(train 85, val 10, test 5\); --overwrite gives"):
         run("split", out, "-o", tmp_path / "again.jsonl")
     (tmp_path / "captions.csv").write_text("file,caption\n" + rows + "x.jpg,A dog\n")
     run("split", tmp_path / "captions.csv", "-o", tmp_path / "more.jsonl", "--keep", out)

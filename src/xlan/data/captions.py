@@ -66,8 +66,8 @@ def _plain(captions: CaptionSet) -> CaptionSet:
         if len(kept) < len(image.captions):
             left.append(Skipped(f"image {image.id}", f"{len(image.captions) - len(kept)} captions have no words"))
         if kept:
-            texts, words = zip(*kept, strict=True)
-            images.append(replace(image, captions=texts, words=words))
+            texts = tuple(caption for caption, _ in kept)
+            images.append(replace(image, captions=texts, words=tuple(words for _, words in kept)))
     return replace(captions, images=tuple(images), skipped=(*captions.skipped, *left))
 
 
