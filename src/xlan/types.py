@@ -77,6 +77,8 @@ class Word:
         spatial: `[N]` attention over the regions while it was chosen (sums to 1); None unless asked for.
         channel: `[C]` channel gate, 0 to 1; None unless asked for, or where the model has none.
         runners_up: the likeliest other words at its place with their probabilities, best first; empty unless asked for.
+        confidence: the chance that people use this word for the picture too, 0 to 1; None for words that say nothing
+            about the picture ("a", "of"), and for models that are not calibrated.
     """
 
     text: str
@@ -84,6 +86,7 @@ class Word:
     spatial: npt.NDArray[np.float32] | None = None
     channel: npt.NDArray[np.float32] | None = None
     runners_up: tuple[tuple[str, float], ...] = ()
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)

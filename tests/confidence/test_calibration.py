@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlan.confidence.calibration import Calibration, reliability
-from xlan.confidence.evidence import WORD_FEATURES, Evidence, Spoken, Witness
+from xlan.confidence.evidence import WORD_FEATURES, Evidence
 from xlan.errors import DataError, ModelError
-from xlan.types import Regions
-from xlan.vision.words import WordHead
 
 
 def made_up(count: int, seed: int) -> tuple[list[Evidence], list[list[bool]]]:
@@ -102,36 +100,3 @@ def test_the_error_is_the_mean_distance_of_said_and_true() -> None:
     found = reliability([0.2] * 10 + [0.8] * 10, [0.0] * 10 + [1.0] * 10, bins=2)
     assert found.error == pytest.approx(0.2)
     assert found.count == (10, 10)
-
-
-class TestWitness:
-    HEAD = WordHead(
-        ("dog", "dogs", "kite"), np.array([[4, 0], [5, 0], [0, 4]], np.float32), np.array([-2, -3, -2], np.float32)
-    )
-    PICTURE = Regions(np.array([[1, 0], [1, 0]], np.float32), np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1]], np.float32))
-
-    def column(self, known: Evidence, name: str) -> list[float]:
-        return known.words[:, WORD_FEATURES.index(name)].tolist()
-
-    def test_only_content_words_are_looked_at(self) -> None:
-        spoken = Spoken(("a", "dog", "with", "a", "kite"), (-0.1, -0.5, -0.2, -0.1, -2.0))
-        known = Witness(self.HEAD).evidence(spoken, [], self.PICTURE)
-        assert known.places == (1, 4)
-        assert self.column(known, "log_probability") == [-0.5, -2.0]
-
-    def test_the_likelier_of_singular_and_plural_counts(self) -> None:
-        known = Witness(self.HEAD).evidence(Spoken(("dog", "kite"), (0.0, 0.0)), [], self.PICTURE)
-        assert self.column(known, "seen") == pytest.approx([2.0, -2.0])
-
-    def test_other_captions_agree_or_not(self) -> None:
-        others = [Spoken(("two", "dogs"), (0, 0)), Spoken(("a", "cat"), (0, 0))]
-        known = Witness().evidence(Spoken(("dog", "cow"), (0.0, 0.0)), others, self.PICTURE)
-        assert self.column(known, "in_other_captions") == [0.5, 0.0]
-
-    def test_without_a_head_nothing_is_seen(self) -> None:
-        known = Witness().evidence(Spoken(("dog",), (-1.0,)), [], self.PICTURE)
-        assert self.column(known, "seen_known") == [0.0]
-
-    def test_impossible_words_keep_finite_evidence(self) -> None:
-        known = Witness().evidence(Spoken(("dog",), (float("-inf"),)), [], self.PICTURE)
-        assert np.isfinite(known.words).all()

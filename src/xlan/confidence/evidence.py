@@ -6,6 +6,7 @@ vision network thinks of it by itself, and how familiar the picture looks. None 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlan.text.content import content_words, fold, is_content
-from xlan.types import Regions
+from xlan.types import Regions, Word
 from xlan.vision.familiar import Familiar
 from xlan.vision.words import WordHead
 
@@ -32,19 +33,6 @@ WORD_FEATURES = (
     "log_familiarity",
 )
 CAPTION_FEATURES = ("constant", "mean_logit", "lowest_logit", "caption_log_probability", "log_familiarity")
-
-
-@dataclass(frozen=True)
-class Spoken:
-    """One caption as it was decoded.
-
-    Attributes:
-        words: its words.
-        log_probs: natural log-probability of each at its place.
-    """
-
-    words: tuple[str, ...]
-    log_probs: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -71,19 +59,18 @@ class Witness:
         for number, word in enumerate(() if head is None else head.words):
             self._outputs.setdefault(fold(word), []).append(number)
 
-    def evidence(self, spoken: Spoken, others: Sequence[Spoken], regions: Regions) -> Evidence:
+    def evidence(self, words: Sequence[Word], others: Sequence[Sequence[Word]], regions: Regions) -> Evidence:
         """About one caption of a picture with these regions; `others` are the model's further captions of it."""
-        places = tuple(place for place, word in enumerate(spoken.words) if is_content(word))
-        familiarity = 1.0 if self.familiar is None else self.familiar.familiarity(regions.features)
-        log_familiarity = float(np.log(max(familiarity, 1e-3)))
-        mean = float(np.clip(np.mean(spoken.log_probs[: len(spoken.words)] or [-8.0]), -8.0, 0.0))
-        elsewhere = [set(content_words(other.words)) for other in others]
-        seen = self._seen([fold(spoken.words[place]) for place in places], regions)
+        places = tuple(place for place, word in enumerate(words) if is_content(word.text))
+        log_familiarity = float(np.log(max(self.familiarity(regions), 1e-3)))
+        log_probs = [float(np.log(max(word.probability, math.exp(-8.0)))) for word in words]
+        mean = float(np.mean(log_probs or [-8.0]))
+        elsewhere = [set(content_words(word.text for word in other)) for other in others]
+        seen = self._seen([fold(words[place].text) for place in places], regions)
         rows = []
         for place in places:
-            word = fold(spoken.words[place])
-            log_prob = float(np.clip(spoken.log_probs[place], -8.0, 0.0))
-            agreeing = sum(word in words for words in elsewhere) / len(elsewhere) if elsewhere else 0.5
+            word, log_prob = fold(words[place].text), log_probs[place]
+            agreeing = sum(word in other for other in elsewhere) / len(elsewhere) if elsewhere else 0.5
             logit = float(np.clip(seen.get(word, 0.0), -9.0, 5.0))
             rows.append(
                 [
@@ -101,6 +88,10 @@ class Witness:
             )
         table = np.asarray(rows, dtype=np.float64).reshape(len(places), len(WORD_FEATURES))
         return Evidence(places, table, (mean, log_familiarity))
+
+    def familiarity(self, regions: Regions) -> float:
+        """How much the picture looks like those of training, 0 to 1; 1 where that is not known."""
+        return 1.0 if self.familiar is None else self.familiar.familiarity(regions.features)
 
     def _seen(self, words: Sequence[str], regions: Regions) -> dict[str, float]:
         """The vision network's log-odds of those words that it can name; singular and plural: the likelier one."""

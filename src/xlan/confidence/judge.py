@@ -1,0 +1,52 @@
+"""Captions → the same captions with confidences that can be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xlan.confidence.calibration import Calibration
+from xlan.confidence.evidence import Evidence, Witness
+from xlan.types import Caption, Regions, Word
+
+
+class Judge:
+    """Says how far captions can be believed.
+
+    Args:
+        witness: gathers what is known about a caption.
+        calibration: turns it into chances; without one, confidence is the mean probability of the words, lowered for
+            pictures unlike those of training, which says less.
+    """
+
+    def __init__(self, witness: Witness | None = None, calibration: Calibration | None = None) -> None:
+        self.witness = witness if witness is not None else Witness()
+        self.calibration = calibration
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether confidence is the expected share of content words that people use for the picture too."""
+        return self.calibration is not None
+
+    def judge(self, caption: Caption, regions: Regions) -> Caption:
+        """The caption and its `others` with their confidences, and those of their content words."""
+        everything = (caption, *caption.others)
+        judged = [
+            self._one(one, [other.words for j, other in enumerate(everything) if j != i], regions)
+            for i, one in enumerate(everything)
+        ]
+        return replace(judged[0], others=tuple(judged[1:]))
+
+    def evidence(self, caption: Caption, regions: Regions) -> Evidence:
+        """What is known about a caption, given its `others`."""
+        return self.witness.evidence(caption.words, [other.words for other in caption.others], regions)
+
+    def _one(self, caption: Caption, others: Sequence[Sequence[Word]], regions: Regions) -> Caption:
+        if self.calibration is None:
+            mean = math.exp(caption.score / (len(caption.words) + 1))
+            return replace(caption, confidence=self.witness.familiarity(regions) * mean)
+        known = self.witness.evidence(caption.words, others, regions)
+        chances = dict(zip(known.places, self.calibration.words(known).tolist(), strict=True))
+        words = tuple(replace(word, confidence=chances.get(place)) for place, word in enumerate(caption.words))
+        return replace(caption, words=words, confidence=self.calibration.share(known))
