@@ -29,9 +29,9 @@ import torch
 from PIL import Image
 
 from xlan import Captioner, CaptionOptions
-from xlan.cli.threads import leave_a_core
 from xlan.engines.torch_engine import TorchEngine
 from xlan.pipeline import SHIPPED
+from xlan.threads import leave_a_core
 from xlan.wording import request_of
 
 STAGES = ("decode", "vision", "encoder", "beam")

@@ -36,7 +36,7 @@ from xlan.training.distributed import World
 from xlan.training.optim import build_optimizer, clip_gradients, set_rate
 from xlan.training.rewards import RewardPool
 from xlan.training.scoring import cider_reward
-from xlan.training.steps import scst_step, xe_step
+from xlan.training.steps import SelfCritical, scst_step, xe_step
 from xlan.types import Regions
 from xlan.vision.store import FeatureStore, FeatureStoreWriter
 
@@ -101,21 +101,8 @@ class Steps:
         self.update(torch.nn.functional.nll_loss(everything[real], batch.targets[real]))
 
     def self_critical(self) -> None:
-        output = scst_step(
-            self.model,
-            self.batch,
-            policy=self.model,
-            special=self.special,
-            world=ALONE,
-            rewards=self.rewards,
-            bad_endings=frozenset(),
-            samples=CAPTIONS,
-            baseline="greedy",
-            temperature=1.0,
-            max_length=LENGTH,
-            dropout=True,
-            seed=(0, 0),
-        )
+        how = SelfCritical(self.rewards, self.special, frozenset(), samples=CAPTIONS, max_length=LENGTH, dropout=True)
+        output = scst_step(self.model, self.batch, policy=self.model, how=how, world=ALONE, seed=(0, 0))
         self.waited = output.values["reward_wait"][0]
         self.update(output.loss)
 

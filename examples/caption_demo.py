@@ -17,11 +17,11 @@ from PIL import Image
 from xlan import Captioner, CaptionOptions, XlanError
 from xlan.cli.explain_folder import page_name
 from xlan.cli.pictures import find_pictures
-from xlan.cli.threads import leave_a_core
 from xlan.files import write_text
 from xlan.pages.explanation import Account, explanation_page
 from xlan.pages.layout import thumbnail
 from xlan.pages.sheet import Entry, caption_sheet
+from xlan.threads import leave_a_core
 from xlan.vision.image import open_image
 
 PHOTOS = {

@@ -9,13 +9,25 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "xlan"
 
-EVERYWHERE = {"errors", "types", "files", "lengths", "ahead", "weights", "karpathy", "caption_json", "options"}
+EVERYWHERE = {
+    "errors",
+    "types",
+    "files",
+    "lengths",
+    "ahead",
+    "threads",
+    "weights",
+    "karpathy",
+    "caption_json",
+    "options",
+}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
     "files": set(),
     "lengths": set(),
     "ahead": set(),
+    "threads": set(),
     "weights": set(),
     "karpathy": set(),
     "caption_json": set(),
@@ -41,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
     "serving": {"pipeline", "pages", "vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
-CONFIG_READERS = {"training/run.py", "studies/schema.py", "studies/runs.py"}
+CONFIG_READERS = {"training/build.py", "training/run.py", "studies/schema.py", "studies/runs.py"}
 NO_TORCH = {
     "export",
     "required",

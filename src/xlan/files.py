@@ -12,6 +12,7 @@ import hashlib
 import json
 import lzma
 import os
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -69,9 +70,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Remove the temporary files of killed writers from a folder that nobody else is writing to."""
+    """Remove the temporary files and folders of killed writers from a folder that nobody else is writing to."""
     for path in Path(folder).glob(".*.tmp"):
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

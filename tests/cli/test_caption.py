@@ -22,8 +22,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from xlan.cli.main import app
-from xlan.cli.threads import leave_a_core
 from xlan.errors import DataError, DecodingError, ModelError
+from xlan.threads import leave_a_core
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 60)) -> Image.Image:

@@ -19,14 +19,12 @@ from xlan.training.checkpoint import CheckpointFolder, load_checkpoint, random_s
 
 
 def save(folder: Path, step: int, *, keep: int = 2, size: int = 3) -> Path:
-    tensors = {"w": torch.full((size,), float(step))}
-    return CheckpointFolder(folder, keep=keep).save(
-        step=step,
-        model=tensors,
-        optimizer={"w/exp_avg": torch.ones(size)},
-        rng={"0/x": torch.ones(1)},
-        state={"a": step},
-    )
+    tensors = {
+        "model": {"w": torch.full((size,), float(step))},
+        "optimizer": {"w/exp_avg": torch.ones(size)},
+        "rng": {"0/x": torch.ones(1)},
+    }
+    return CheckpointFolder(folder, keep=keep).save(step=step, tensors=tensors, state={"a": step})
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
@@ -132,7 +130,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path: Path) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(TrainingError, match=f"could not be written.*{before.name} before it is whole"):
+        with pytest.raises(TrainingError, match=f"could not be written.*{before.name} is complete"):
             save(tmp_path, 2, size=1_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -96,19 +96,15 @@ class TestBadInput:
 
     def test_a_folder_with_a_run_in_it(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("")
-        self.refuse(settings("xe", tmp_path), r"holds a run already; go on with it \(--resume auto\)")
+        self.refuse(settings("xe", tmp_path), r"already holds a run; resume it \(--resume auto\)")
 
     def test_an_unwritable_folder(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         self.refuse(settings("xe", tmp_path / "file" / "run"), "cannot be written: Not a directory")
 
     def test_a_folder_that_another_run_is_using(self, settings: Settings, tmp_path: Path) -> None:
-        holder = RunFolder(tmp_path / "run")
-        holder.claim(World(0, 1, torch.device("cpu")))
-        try:
+        with RunFolder(tmp_path / "run").claimed(World(0, 1, torch.device("cpu"))):
             self.refuse(settings("xe", tmp_path / "run"), "another run is using this folder")
-        finally:
-            holder.release()
 
     def test_missing_features(self, settings: Settings, tmp_path: Path) -> None:
         from xlan.data.shapes import write_shapes
@@ -181,7 +177,7 @@ class TestBadInput:
         run(settings("xe", tmp_path / "run", train={"epochs": 1}))
         for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
             state.unlink()
-        self.refuse(settings("xe", tmp_path / "run"), "none of its checkpoints is whole", resume="auto")
+        self.refuse(settings("xe", tmp_path / "run"), "all its checkpoints are damaged", resume="auto")
 
     def test_a_disk_that_fills_up_while_logging(
         self, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -190,9 +186,7 @@ class TestBadInput:
             raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "log.jsonl"))
 
         monkeypatch.setattr("xlan.training.logs.RunLog.write", full)
-        self.refuse(
-            settings("xe", tmp_path / "run"), r"log\.jsonl: No space left on device; mend that .* --resume auto"
-        )
+        self.refuse(settings("xe", tmp_path / "run"), r"log\.jsonl: No space left on device; fix that .* --resume auto")
 
     def test_half_precision_without_a_gpu(self, settings: Settings, tmp_path: Path) -> None:
         if torch.cuda.is_available():
@@ -230,7 +224,7 @@ def test_early_stop(settings: Settings, tmp_path: Path) -> None:
     value["evaluation"]["early_stop"] = 2
     assert run(value) == 0
     log = list(read_json_lines(tmp_path / "run" / "log.jsonl"))
-    assert log[-1]["reason"] == "CIDEr has not risen for 2 evaluations"
+    assert log[-1]["reason"] == "the validation score has not risen for 2 evaluations"
     assert sum(record["kind"] == "evaluation" for record in log) == 3
 
 

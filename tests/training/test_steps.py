@@ -21,7 +21,7 @@ from xlan.model.build import build_model
 from xlan.model.released import convert_released
 from xlan.training.distributed import World
 from xlan.training.rewards import RewardPool, Rewards
-from xlan.training.steps import StepOutput, evaluating, leave_one_out, sampled_words, scst_step, xe_step
+from xlan.training.steps import SelfCritical, StepOutput, evaluating, leave_one_out, sampled_words, scst_step, xe_step
 from xlan.types import SpecialIds
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -75,20 +75,19 @@ def always_one(images: Sequence[str], captions: Sequence[Sequence[int]]) -> Rewa
     return np.ones(len(captions))
 
 
-def critical(model: Any, batch: FakeBatch, reward: Any = count_word, **changes: Any) -> StepOutput:
-    options: dict[str, Any] = {
-        "samples": 4,
-        "baseline": "greedy",
-        "temperature": 1.0,
-        "max_length": 6,
-        "dropout": False,
-        "seed": (1, 0),
-        "bad_endings": frozenset({7}),
-        "world": ALONE,
-        **changes,
-    }
+def critical(
+    model: Any,
+    batch: FakeBatch,
+    reward: Any = count_word,
+    *,
+    seed: tuple[int, int] = (1, 0),
+    world: World = ALONE,
+    **changes: Any,
+) -> StepOutput:
+    options: dict[str, Any] = {"samples": 4, "max_length": 6, **changes}
     with RewardPool(reward, workers=0) as rewards:
-        return scst_step(model, batch, policy=model, special=SPECIAL, rewards=rewards, **options)
+        how = SelfCritical(rewards, SPECIAL, frozenset({7}), **options)
+        return scst_step(model, batch, policy=model, how=how, world=world, seed=seed)
 
 
 class TestCrossEntropy:

@@ -17,8 +17,8 @@ from xlan.cli.caption_file import CaptionFile, as_json
 from xlan.cli.explain import RUNNERS_UP, model_names
 from xlan.cli.explain_folder import ExplainFolder
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures, printable
-from xlan.cli.threads import leave_a_core
 from xlan.errors import ImageError
+from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
     from xlan.options import CaptionOptions

@@ -11,8 +11,8 @@ import typer
 
 from xlan.cli.pictures import STDIN, printable, read_stdin
 from xlan.cli.text import short_names
-from xlan.cli.threads import leave_a_core
 from xlan.errors import DataError
+from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from xlan.cli.threads import leave_a_core
 from xlan.errors import XlanError
+from xlan.threads import leave_a_core
 
 Status = Literal["ok", "absent", "broken"]
 

@@ -35,6 +35,7 @@ from xlan.cli import (
     train,
 )
 from xlan.errors import XlanError
+from xlan.threads import sleep_while_waiting
 
 app = typer.Typer(
     name="xlan",
@@ -82,6 +83,7 @@ app.add_typer(metrics.app, name="metrics")
 
 def main() -> None:
     """Run the command line and turn our errors into one line and an exit status."""
+    sleep_while_waiting()
     try:
         app()
     except XlanError as error:

@@ -19,8 +19,16 @@ def train(
     resume: Annotated[
         str | None,
         typer.Option(
-            help="'auto' goes on from the newest complete checkpoint of the output folder, or starts when there is "
+            help="'auto' resumes from the newest undamaged checkpoint of the output folder, or starts when there is "
             "none; otherwise the path of a checkpoint."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads of torch; default: OMP_NUM_THREADS, else as in the checkpoint, else one per core. The same "
+            "number gives the same weights, bit for bit.",
         ),
     ] = None,
     check: Annotated[
@@ -43,14 +51,14 @@ def train(
     _refuse_broken_bf16(settings.train.precision)
     from xlan.training.run import run_training
 
-    status = run_training(settings, resume_from=resume)
+    status = run_training(settings, resume_from=resume, threads=threads)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _leave_at_once(status)
     raise typer.Exit(status)
 
 
 def _refuse_broken_bf16(precision: str) -> None:
-    """Say in words what the processor would say with a signal at the first product."""
+    """Check bf16 first: some processors announce it and then stop the process at the first product."""
     import torch
 
     if precision != "bf16" or torch.accelerator.is_available():
@@ -60,11 +68,11 @@ def _refuse_broken_bf16(precision: str) -> None:
 
     check = bf16_check(bf16_probe())
     if check.status != "ok":
-        raise ConfigError(f"train.precision 'bf16': {check.detail}; to mend it: {check.fix}")
+        raise ConfigError(f"train.precision 'bf16': {check.detail}; to fix it: {check.fix}")
 
 
 def _leave_at_once(status: int) -> NoReturn:
-    """End this process of several without taking the interpreter apart.
+    """End this process of several without shutting the interpreter down.
 
     The threads of a process group outlive `destroy_process_group` when something still refers to it, as torch's own
     caches do after sharding. One that lets go of a tensor while the interpreter closes aborts the process, and torchrun

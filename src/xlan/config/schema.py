@@ -141,8 +141,22 @@ class CosineConfig(Section):
     floor: float = Field(default=0.0, ge=0, lt=1)
 
 
+class StepConfig(Section):
+    """Multiply the rate by `factor` every `every` epochs from epoch `start` on."""
+
+    name: Literal["step"] = "step"
+    factor: float = Field(default=0.8, gt=0, lt=1)
+    every: int = Field(default=3, ge=1, description="epochs between decays")
+    start: int = Field(
+        default=0, ge=0, description="epoch from which they are counted; the first decay is at start + every"
+    )
+    warmup: int = Field(default=0, ge=0, description="steps of linear warm-up")
+
+
 OptimizerConfig = Annotated[AdamConfig | RAdamConfig, Field(discriminator="name")]
-ScheduleConfig = Annotated[NoamConfig | PlateauConfig | ConstantConfig | CosineConfig, Field(discriminator="name")]
+ScheduleConfig = Annotated[
+    NoamConfig | PlateauConfig | ConstantConfig | CosineConfig | StepConfig, Field(discriminator="name")
+]
 
 
 class ClipConfig(Section):
@@ -172,7 +186,15 @@ class TrainConfig(Section):
     optimizer: OptimizerConfig = AdamConfig()
     schedule: ScheduleConfig = NoamConfig()
     clip: ClipConfig = ClipConfig()
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="share of each target word's probability given to the other words"
+    )
+    average: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="decay per step of averaged weights, e.g. 0.9995; they are then evaluated, kept as best and last",
+    )
     scheduled_sampling: ScheduledSamplingConfig | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     max_steps: int | None = Field(default=None, ge=1, description="stop after this many steps, whatever the epoch")
@@ -194,6 +216,9 @@ class ScstConfig(Section):
     temperature: float = Field(default=1.0, gt=0)
     max_length: int = Field(default=17, ge=1, le=200, description="longest caption sampled, end included")
     dropout: bool = Field(default=False, description="keep dropout on in the pass that gives the gradients")
+    bleu_weight: float = Field(
+        default=0.0, ge=0, description="times BLEU-4 of the single caption, added to CIDEr-D in the reward"
+    )
     document_frequency: str | None = Field(
         default=None,
         description="table of `xlan metrics build-df`, for instance of all of COCO; counted from the training captions "

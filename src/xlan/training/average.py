@@ -32,6 +32,12 @@ class AveragedWeights:
         for name, parameter in self._parameters.items():
             self.tensors[name].lerp_(parameter.detach(), 1 - keep)
 
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Start again from the weights as they are now."""
+        for name, parameter in self._parameters.items():
+            self.tensors[name].copy_(parameter)
+
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Inside, the model has the averaged weights; afterwards its own again."""

@@ -1,13 +1,14 @@
-"""Checkpoints: complete, whole or absent, and the last few kept.
+"""Checkpoints: each complete or absent, and the last few kept.
 
     RUN/checkpoints/step-00001200-0003/
         model.safetensors       weights
         optimizer.safetensors   optimiser state, named `<parameter>/<slot>`
         rng.safetensors         random states of every process
+        average.safetensors     averaged weights (only in runs that average)
         state.json              position, schedule, best score, config, versions, and size and hash of the files above
 
-A checkpoint is written into a hidden folder, flushed to disk and renamed as the last act, so whatever kills the writer
-leaves the earlier checkpoints as they were and no half-written one in sight. A name is never written twice.
+A checkpoint is written into a hidden folder, flushed to disk and renamed as the last act, so a kill at any time leaves
+the earlier checkpoints as they were and no half-written one. A name is never written twice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from xlan.files import file_sha256, read_json, sync_file, sync_folder, write_jso
 
 CHECKPOINT_FORMAT = 1
 _NAME = re.compile(r"^step-(\d{8,})-(\d{4,})$")
-_TENSOR_FILES = ("model", "optimizer", "rng")
+_REQUIRED = ("model", "optimizer", "rng")
+_OPTIONAL = ("average",)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Checkpoint:
         model: weights by name.
         optimizer: optimiser tensors by `<parameter>/<slot>`.
         rng: random states by `<rank>/<kind>`.
+        average: averaged weights by name; empty in runs without them.
         state: everything else, as JSON.
     """
 
@@ -51,6 +54,7 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     rng: dict[str, Tensor]
+    average: dict[str, Tensor]
     state: dict[str, Any]
 
 
@@ -83,37 +87,34 @@ class CheckpointFolder:
             return path
         return None
 
-    def save(
-        self,
-        *,
-        step: int,
-        model: Mapping[str, Tensor],
-        optimizer: Mapping[str, Tensor],
-        rng: Mapping[str, Tensor],
-        state: Mapping[str, Any],
-    ) -> Path:
+    def save(self, *, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
         """Write a checkpoint, then drop the oldest beyond `keep`.
+
+        Args:
+            step: updates made.
+            tensors: by file: `model`, `optimizer`, `rng` and, in runs that average weights, `average`.
+            state: everything else, as JSON values.
 
         Raises:
             TrainingError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
         """
         try:
             self.clean()
-            path = self._write(step, {"model": model, "optimizer": optimizer, "rng": rng}, state)
+            path = self._write(step, tensors, state)
         except (OSError, SafetensorError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             newest = self.newest()
-            kept = f"the checkpoint {newest.name} before it is whole" if newest else "no earlier checkpoint exists"
+            kept = f"the earlier checkpoint {newest.name} is complete" if newest else "there is no earlier checkpoint"
             raise TrainingError(
                 f"{self.folder}: the checkpoint of step {step} could not be written: {reason}; {kept}. "
-                f"Make room or fix permissions, then go on with --resume auto"
+                f"Make room or fix permissions, then continue with --resume auto"
             ) from error
         for old in self.names()[self.keep :]:
             _remove(old)
         return path
 
     def clean(self) -> None:
-        """Remove what killed writers left behind."""
+        """Remove unfinished checkpoints of killed writers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob(".*"):
             shutil.rmtree(path, ignore_errors=True)
@@ -126,9 +127,9 @@ class CheckpointFolder:
         hidden.mkdir()
         try:
             files = {}
-            for name in _TENSOR_FILES:
+            for name, values in tensors.items():
                 file = hidden / f"{name}.safetensors"
-                save_file({key: _plain(value) for key, value in tensors[name].items()}, file)
+                save_file({key: _plain(value) for key, value in values.items()}, file)
                 files[file.name] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
                 sync_file(file)
             write_json(hidden / "state.json", {"format": CHECKPOINT_FORMAT, "step": step, "files": files, **state})
@@ -150,19 +151,27 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     folder = Path(path)
     state = _verified_state(folder, hashes=True)
     try:
-        parts = {name: load_file(folder / f"{name}.safetensors") for name in _TENSOR_FILES}
+        parts = {name: load_file(folder / f"{name}.safetensors") for name in _tensor_files(state)}
     except (OSError, SafetensorError) as error:
         raise DataError(f"{folder}: damaged checkpoint: {error}") from None
-    return Checkpoint(folder, parts["model"], parts["optimizer"], parts["rng"], state)
+    return Checkpoint(folder, **{name: parts.get(name, {}) for name in (*_REQUIRED, *_OPTIONAL)}, state=state)
+
+
+def _tensor_files(state: Mapping[str, Any]) -> list[str]:
+    return [*_REQUIRED, *(name for name in _OPTIONAL if f"{name}.safetensors" in state["files"])]
 
 
 def _verified_state(folder: Path, *, hashes: bool = False) -> dict[str, Any]:
     state = read_json(folder / "state.json")
-    if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
+    if (
+        not isinstance(state, dict)
+        or state.get("format") != CHECKPOINT_FORMAT
+        or not isinstance(state.get("files"), dict)
+    ):
         raise DataError(f"{folder}: expected a checkpoint of format {CHECKPOINT_FORMAT}")
-    for name in _TENSOR_FILES:
+    for name in _tensor_files(state):
         file = folder / f"{name}.safetensors"
-        expected = state.get("files", {}).get(file.name, {})
+        expected = state["files"].get(file.name, {})
         if not file.is_file() or file.stat().st_size != expected.get("bytes"):
             raise DataError(f"{file}: missing or not of the recorded size; the checkpoint is damaged")
         if hashes and file_sha256(file) != expected.get("sha256"):

@@ -1,7 +1,7 @@
-"""Noticing that self-critical training goes wrong, early enough to stop it.
+"""Detects early that self-critical training goes wrong.
 
 A reward can be cheated: captions shrink, end on "a", or become one sentence for every picture, while the loss looks
-fine. Four running means are watched against the best stretch seen so far.
+fine. Running means are compared with the best stretch seen so far.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CollapseWatch:
         self._warned: set[str] = set()
 
     def update(self, values: Mapping[str, float]) -> list[str]:
-        """Hear one step's values (those of `WATCHED`); returns warnings not given before."""
+        """Take in one step's means (those of `WATCHED`); returns warnings not given before."""
         for name in WATCHED:
             self._recent[name].append(values[name])
         if len(self._recent["reward"]) < self.window:
@@ -40,13 +40,13 @@ class CollapseWatch:
             self._first = now
         if not self._best or now["reward"] > self._best["reward"]:
             self._best = now
-        found = self._complaints(now)
+        found = self._problems(now)
         fresh = [text for key, text in found.items() if key not in self._warned]
-        # A complaint that went away may come back later and is then said again.
+        # A problem that went away and comes back is reported again.
         self._warned = set(found)
         return fresh
 
-    def _complaints(self, now: Mapping[str, float]) -> dict[str, str]:
+    def _problems(self, now: Mapping[str, float]) -> dict[str, str]:
         best, first = self._best, self._first
         found: dict[str, str] = {}
         if now["reward"] < best["reward"] - self.fall * abs(best["reward"]):
@@ -68,7 +68,7 @@ class CollapseWatch:
         return {key: f"training may be collapsing: {text}" for key, text in found.items()}
 
     def state(self) -> dict[str, Any]:
-        """What must be remembered to go on, as JSON values."""
+        """What must be remembered to continue, as JSON values."""
         return {
             "recent": {name: list(values) for name, values in self._recent.items()},
             "best": self._best,
@@ -77,7 +77,7 @@ class CollapseWatch:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         for name in WATCHED:
             self._recent[name] = deque(state["recent"][name], maxlen=self.window)
         self._best, self._first = dict(state["best"]), dict(state["first"])

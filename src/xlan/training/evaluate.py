@@ -11,11 +11,10 @@ import torch
 from xlan.data.collate import CaptionBatch, ImageBatch
 from xlan.decoding.beam import beam_search
 from xlan.files import write_json
-from xlan.lengths import real_positions
 from xlan.metrics.coco import plain_id
 from xlan.text.vocab import Vocabulary
 from xlan.training.distributed import World
-from xlan.training.losses import cross_entropy
+from xlan.training.losses import caption_loss
 from xlan.training.scoring import Scores
 from xlan.training.steps import evaluating
 from xlan.training.stop import StopRequest
@@ -42,7 +41,7 @@ def decode_split(
         device: where the model is.
         beams: width of the search.
         max_length: longest caption, end included.
-        stop: looked at between batches; a request ends the decoding, since a checkpoint was written before.
+        stop: checked between batches; a request ends the decoding, since a checkpoint was written before.
     """
     captions: dict[str, str] = {}
     with torch.inference_mode(), evaluating(policy):
@@ -66,7 +65,7 @@ def reference_loss(
         policy: the bare model.
         batches: this process's share of the images, with their captions.
         world: the processes of the run.
-        stop: looked at between batches.
+        stop: checked between batches.
     """
     total = words = 0.0
     with torch.inference_mode(), evaluating(policy):
@@ -76,8 +75,7 @@ def reference_loss(
             batch = some.to(world.device)
             # Not through hooks, which would gather sharded weights that the caller has gathered already.
             logits = policy.forward(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner)
-            real = real_positions(batch.lengths, batch.targets.shape[1])
-            total += float(cross_entropy(logits, batch.targets[real]))
+            total += float(caption_loss(logits, batch.targets, batch.lengths, reduction="sum"))
             words += logits.shape[0]
     total, words = world.sum([total, words])
     return total / max(1.0, words)

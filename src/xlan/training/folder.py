@@ -4,22 +4,23 @@ RUN/
   config.yaml, environment.json, vocab.json, samples.json   what the run is
   log.jsonl, tensorboard/                                   how it goes
   predictions/                                              captions of the validation split, epoch by epoch
-  checkpoints/                                              to go on from
+  checkpoints/                                              to resume from
   best/, last/                                              model directories: best validation CIDEr, and the newest
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from xlan import __version__
-from xlan.errors import TrainingError
-from xlan.files import open_locked
+from xlan.errors import DataError, TrainingError
+from xlan.files import open_locked, remove_leftovers
 from xlan.model.build import build_model
 from xlan.model.spec import Spec
 from xlan.pretrained import save_pretrained
@@ -47,61 +48,76 @@ class RunFolder:
         self.best = self.path / "best"
         self.last = self.path / "last"
         self.checkpoints = CheckpointFolder(self.path / "checkpoints", keep=keep)
-        self._lock: int | None = None
+        self.damaged: dict[Path, str] = {}
 
     def prediction_file(self, split: str, epoch: int) -> Path:
         """Captions of a split after `epoch`, counted from 0."""
         return self.predictions / f"{split}-epoch-{epoch + 1:03d}.json"
 
     def find_checkpoint(self, resume_from: str | None) -> Checkpoint | None:
-        """The checkpoint to go on from, or None to start.
+        """The checkpoint to resume from, or None to start.
 
         Args:
-            resume_from: None refuses a folder that holds a run; `auto` takes the newest complete checkpoint, if any;
-                anything else is the path of a checkpoint.
+            resume_from: None refuses a folder that holds a run; `auto` takes the newest undamaged checkpoint, if any,
+                and notes the damaged ones it skipped in `damaged`; anything else is the path of a checkpoint.
 
         Raises:
-            TrainingError: there is a run and nobody said what to do with it, or all its checkpoints are damaged.
+            TrainingError: the folder holds a run and `resume_from` is None, or all its checkpoints are damaged.
             DataError: the checkpoint named is damaged.
         """
         if resume_from is None:
             if self.config.exists():
                 raise TrainingError(
-                    f"{self.path}: holds a run already; go on with it (--resume auto) or choose another (output=…)"
+                    f"{self.path}: already holds a run; resume it (--resume auto) or choose another folder (output=…)"
                 )
             return None
         if resume_from != "auto":
             return load_checkpoint(resume_from)
-        newest = self.checkpoints.newest()
-        if newest is None and self.checkpoints.names():
-            raise TrainingError(f"{self.path}: none of its checkpoints is whole; start in another folder (output=…)")
-        return None if newest is None else load_checkpoint(newest)
+        for path in self.checkpoints.names():
+            try:
+                return load_checkpoint(path)
+            except DataError as error:
+                self.damaged[path] = str(error)
+        if self.damaged:
+            raise TrainingError(
+                f"{self.path}: all its checkpoints are damaged ({next(iter(self.damaged.values()))}); start in another "
+                f"folder (output=…)"
+            )
+        return None
 
-    def claim(self, world: World) -> None:
-        """Make the folder, make sure that it can be written, and keep other runs out; every process takes part.
+    @contextlib.contextmanager
+    def claimed(self, world: World) -> Iterator[None]:
+        """Inside, the folder exists, can be written and is closed to other runs; every process takes part.
+
+        Temporary files of killed writers are removed, and damaged checkpoints are renamed so that none of them counts
+        as the newest again.
 
         Raises:
             TrainingError: it cannot be written, or another run is using it.
         """
+        lock: int | None = None
         problem: TrainingError | None = None
         if world.is_main:
             try:
                 self.predictions.mkdir(parents=True, exist_ok=True)
-                self._lock = open_locked(self.path / ".lock")
+                lock = open_locked(self.path / ".lock")
+                for folder in (self.path, self.predictions):
+                    remove_leftovers(folder)
+                for path in self.damaged:
+                    path.rename(path.with_name(f"damaged-{path.name}"))
             except BlockingIOError:
                 problem = TrainingError(f"{self.path}: another run is using this folder; choose another (output=…)")
             except OSError as error:
                 reason = error.strerror or error
                 problem = TrainingError(f"{self.path}: cannot be written: {reason}; choose another folder (output=…)")
         problem = world.broadcast(problem)
-        if problem is not None:
-            raise problem
-
-    def release(self) -> None:
-        """Let other runs use the folder."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        try:
+            if problem is not None:
+                raise problem
+            yield
+        finally:
+            if lock is not None:
+                os.close(lock)
 
 
 def save_model(
@@ -137,7 +153,7 @@ def save_model(
 def model_card(
     *,
     name: str,
-    stage: str,
+    how: str,
     epochs: int,
     split: str,
     scores: Mapping[str, float],
@@ -145,7 +161,6 @@ def model_card(
     vocabulary: Vocabulary,
 ) -> str:
     """The text that goes with a trained model: what it is, how good, and the configuration that made it."""
-    how = "cross-entropy" if stage == "xe" else "self-critical training with CIDEr-D"
     rows = "".join(f"| {metric} | {value:.4f} |\n" for metric, value in scores.items())
     table = f"\nOn the validation split `{split}`:\n\n| metric | score |\n|---|---|\n{rows}" if rows else ""
     return (

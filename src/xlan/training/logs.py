@@ -1,4 +1,4 @@
-"""What a run says while it goes: JSON lines for machines, TensorBoard, and a progress display for the person.
+"""What a run reports: JSON lines for programs, TensorBoard, and a progress display for the person.
 
 `log.jsonl` holds one object a line with a `kind`: `start`, `step`, `evaluation`, `warning`, `saved`, `end`. When a run
 resumes, lines of steps that will be taken again are dropped, so every step appears once.
@@ -30,20 +30,22 @@ class RunLog:
         folder: the run's folder.
         tensorboard: also write TensorBoard events.
         quiet: write and print nothing.
+        step: the step a resumed run continues from; TensorBoard hides what was written after it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, tensorboard: bool, quiet: bool) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], *, tensorboard: bool, quiet: bool, step: int | None = None
+    ) -> None:
         self.folder = Path(folder)
         self.quiet = quiet
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
-        self._tensorboard = _summary_writer(self.folder / "tensorboard") if tensorboard and not quiet else None
-        self._progress: _Display | None = None
+        self._tensorboard = _summary_writer(self.folder / "tensorboard", step) if tensorboard and not quiet else None
 
     def rewind(self, step: int, *, unevaluated: bool = False) -> None:
         """Drop what was logged after `step` (and a line that a kill cut short), because it will happen again.
 
         Args:
-            step: the last step that stands.
+            step: the last step that is kept.
             unevaluated: the evaluation that follows `step` will happen again too.
         """
         path = self.folder / "log.jsonl"
@@ -56,7 +58,7 @@ class RunLog:
         write_text(path, "".join(_line(record) for record in kept))
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one record and pass its numbers on to TensorBoard."""
+        """Append one record and pass its numbers to TensorBoard."""
         if self.quiet:
             return
         record = {"kind": kind, "time": round(time.time(), 3), **values}
@@ -84,6 +86,12 @@ class RunLog:
         """Flush TensorBoard."""
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
 
 
 class _Display:
@@ -169,9 +177,9 @@ def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield from _numbers(value)
 
 
-def _summary_writer(folder: Path) -> Any:
+def _summary_writer(folder: Path, step: int | None) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtraError("TensorBoard (logging.tensorboard)", "train") from None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=None if step is None else step + 1)

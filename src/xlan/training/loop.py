@@ -1,14 +1,15 @@
 """The one loop: fetch, step, clip, update, log, save, evaluate. It knows neither stage nor configuration.
 
-Order within an epoch: steps; a checkpoint; evaluation; the best model kept when CIDEr rose; a second checkpoint that
-remembers the scores. A kill during evaluation therefore loses the evaluation and nothing else.
+Order within an epoch: steps; a checkpoint; evaluation; the best model kept when the score rose; a second checkpoint
+that remembers the scores. A kill during evaluation therefore loses the evaluation and nothing else.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -16,8 +17,8 @@ import torch
 from torch import nn
 
 from xlan.errors import DecodingError, TrainingError
+from xlan.training.average import AveragedWeights
 from xlan.training.checkpoint import Checkpoint, CheckpointFolder, random_state, restore_random_state
-from xlan.training.collapse import WATCHED, CollapseWatch
 from xlan.training.distributed import World
 from xlan.training.logs import RunLog
 from xlan.training.optim import clip_gradients, set_rate
@@ -36,6 +37,19 @@ class Loader(Protocol):
 
     def __iter__(self) -> Iterator[Any]:
         """The batches from `start_batch` on."""
+
+
+class Watch(Protocol):
+    """Looks at every step's values and says when something goes wrong."""
+
+    def update(self, values: Mapping[str, float]) -> Sequence[str]:
+        """Take in one step's means; returns new warnings."""
+
+    def state(self) -> dict[str, Any]:
+        """What must be remembered to continue, as JSON values."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
 
 
 @dataclass
@@ -102,15 +116,17 @@ class Job:
         loader: training batches.
         step: step function: (batch, epoch, step) → StepOutput.
         schedule: learning rate.
-        evaluate: (epoch) → Scores with `CIDEr` among them; the same on every process.
+        evaluate: (epoch) → Scores; the same on every process.
         keep_best: called on every process when an evaluation was the best so far.
         checkpoints: where checkpoints go.
         log: where records go.
         plan: the numbers.
         stop: tells whether somebody asked the run to end.
-        collapse: watches self-critical training, or None.
+        watch: looks at every step's values, or None.
+        average: averaged weights, which are evaluated and kept in place of the last ones, or None.
         record: what else belongs into every checkpoint (config, versions, vocabulary hash).
         position: where the run is.
+        window: sums since the last line of the log.
     """
 
     model: nn.Module
@@ -126,9 +142,15 @@ class Job:
     log: RunLog
     plan: Plan
     stop: StopRequest
-    collapse: CollapseWatch | None
+    watch: Watch | None
+    average: AveragedWeights | None
     record: Mapping[str, Any]
     position: Position = field(default_factory=Position)
+    window: Window = field(default_factory=lambda: Window())
+
+    def final_weights(self) -> AbstractContextManager[None]:
+        """Inside, the model has the weights that are evaluated and kept: the averaged ones if there are any."""
+        return nullcontext() if self.average is None else self.average.applied()
 
 
 def train(job: Job) -> str:
@@ -144,11 +166,11 @@ def train(job: Job) -> str:
             _evaluate(job)
             save(job)
         if plan.early_stop is not None and position.since_best >= plan.early_stop:
-            return f"CIDEr has not risen for {position.since_best} evaluations"
+            return f"the validation score has not risen for {position.since_best} evaluations"
         if position.epoch >= plan.epochs:
             return f"all {plan.epochs} epochs are done"
         if _at_limit(job):
-            return f"train.max_steps {plan.max_steps} reached"
+            return f"all {plan.max_steps} steps are done"
         if not _train_epoch(job):
             save(job)
             if job.stop.wanted_anywhere(job.world):
@@ -162,8 +184,7 @@ def train(job: Job) -> str:
 
 def _train_epoch(job: Job) -> bool:
     """Take the epoch's remaining steps; False when it was cut short."""
-    position, plan = job.position, job.plan
-    meter = _Meter()
+    position, plan, window = job.position, job.plan, job.window
     job.loader.set_epoch(position.epoch, position.batch)
     batches = iter(job.loader)
     with job.log.epoch(position.epoch, plan.epochs, done=position.batch, total=plan.batches) as display:
@@ -175,11 +196,11 @@ def _train_epoch(job: Job) -> bool:
             position.step, position.batch = position.step + 1, position.batch + 1
             elapsed = time.perf_counter() - started
             position.seconds += elapsed
-            meter.add(output, norm=norm, seconds=elapsed)
+            window.add(output, norm=norm, seconds=elapsed)
             _watch(job, output)
-            display.advance(meter.text)
+            display.advance(window.text)
             if position.step % plan.log_every == 0 or position.batch == plan.batches:
-                means = meter.flush(job.world)
+                means = window.flush(job.world)
                 spent = round(position.seconds, 3)
                 job.log.write("step", step=position.step, epoch=position.epoch, lr=rate, seconds=spent, **means)
             if plan.save_every and position.step % plan.save_every == 0 and position.batch < plan.batches:
@@ -196,7 +217,7 @@ def _take_step(job: Job, batch: Any) -> tuple[StepOutput, float, float]:
     try:
         with job.accelerator.autocast():
             output = job.step(batch, position.epoch, position.step)
-    except DecodingError as error:  # sampling met numbers that are not finite
+    except DecodingError as error:  # a step function that decodes met numbers that are not finite
         raise _not_usable(job, batch, str(error)) from error
     job.accelerator.backward(output.loss)
     job.accelerator.unscale_gradients(job.optimizer)
@@ -208,6 +229,8 @@ def _take_step(job: Job, batch: Any) -> tuple[StepOutput, float, float]:
         raise _not_finite(job, batch, loss)
     job.optimizer.step()
     job.optimizer.zero_grad(set_to_none=True)
+    if job.average is not None:
+        job.average.update(position.step + 1)
     return output, norm, rate
 
 
@@ -222,7 +245,7 @@ def _not_usable(job: Job, batch: Batch, what: str) -> TrainingError:
     where = f"the last checkpoint is {newest.name}" if newest else "there is no checkpoint yet"
     return TrainingError(
         f"{what} at step {position.step + 1} (epoch {position.epoch + 1}) on images {', '.join(batch.image_ids)}; the "
-        f"weights were not updated and {where}. Check these images' features, or lower train.optimizer.lr"
+        f"weights were not updated and {where}. Check these images' features, or lower the learning rate"
     )
 
 
@@ -231,10 +254,9 @@ def _at_limit(job: Job) -> bool:
 
 
 def _watch(job: Job, output: StepOutput) -> None:
-    if job.collapse is None:
+    if job.watch is None:
         return
-    means = {name: output.values[name][0] / max(1.0, output.values[name][1]) for name in WATCHED}
-    for warning in job.collapse.update(means):
+    for warning in job.watch.update({name: total / max(1.0, n) for name, (total, n) in output.values.items()}):
         job.log.warn(warning, step=job.position.step)
 
 
@@ -242,15 +264,16 @@ def _evaluate(job: Job) -> None:
     position = job.position
     epoch = position.epoch - 1
     state = random_state()
-    scores = job.evaluate(epoch)
+    with job.final_weights():
+        scores = job.evaluate(epoch)
+        better = position.best is None or scores.selecting > position.best
+        if better:
+            job.keep_best(scores.values, epoch)
     restore_random_state(state)
-    score = scores.values["CIDEr"]
-    job.schedule.evaluated(score)
+    job.schedule.evaluated(scores.selecting)
     position.unevaluated = False
-    better = position.best is None or score > position.best
     if better:
-        position.best, position.best_epoch, position.since_best = score, epoch, 0
-        job.keep_best(scores.values, epoch)
+        position.best, position.best_epoch, position.since_best = scores.selecting, epoch, 0
     else:
         position.since_best += 1
     for note in scores.notes:
@@ -267,23 +290,27 @@ def save(job: Job) -> None:
         TrainingError: it could not be written (on every process).
     """
     position = job.position
-    model = model_tensors(job.model)
-    optimizer = optimizer_tensors(job.model, job.optimizer.optimizer)
+    tensors = {"model": model_tensors(job.model), "optimizer": optimizer_tensors(job.model, job.optimizer.optimizer)}
+    if job.average is not None:
+        with job.average.applied():
+            tensors["average"] = {name: tensor.clone() for name, tensor in model_tensors(job.model).items()}
+    window = job.window.state(job.world)
     states = job.world.gather(random_state())
     problem: TrainingError | None = None
     if job.world.is_main:
-        rng = {f"{rank}/{kind}": value for rank, state in enumerate(states) for kind, value in state.items()}
+        tensors["rng"] = {f"{rank}/{kind}": value for rank, state in enumerate(states) for kind, value in state.items()}
         scaler = job.accelerator.scaler
         state = {
             "position": asdict(position),
             "schedule": job.schedule.state(),
-            "collapse": None if job.collapse is None else job.collapse.state(),
+            "collapse": None if job.watch is None else job.watch.state(),
+            "window": window,
             "scaler": None if scaler is None else scaler.state_dict(),
             "processes": job.world.size,
             **job.record,
         }
         try:
-            path = job.checkpoints.save(step=position.step, model=model, optimizer=optimizer, rng=rng, state=state)
+            path = job.checkpoints.save(step=position.step, tensors=tensors, state=state)
             job.log.write("saved", step=position.step, checkpoint=path.name)
         except TrainingError as error:
             problem = error
@@ -294,11 +321,16 @@ def save(job: Job) -> None:
 
 def resume(job: Job, checkpoint: Checkpoint) -> None:
     """Put a fresh job where `checkpoint` was taken."""
+    if job.average is not None:
+        load_model_tensors(job.model, checkpoint.average)
+        job.average.reset()
     load_model_tensors(job.model, checkpoint.model)
     load_optimizer_tensors(job.model, job.optimizer.optimizer, checkpoint.optimizer)
     job.schedule.restore(checkpoint.state["schedule"])
-    if job.collapse is not None and checkpoint.state.get("collapse"):
-        job.collapse.restore(checkpoint.state["collapse"])
+    if job.watch is not None and checkpoint.state.get("collapse"):
+        job.watch.restore(checkpoint.state["collapse"])
+    if checkpoint.state.get("window"):
+        job.window.restore(checkpoint.state["window"], job.world)
     if job.accelerator.scaler is not None and checkpoint.state.get("scaler"):
         job.accelerator.scaler.load_state_dict(checkpoint.state["scaler"])
     job.position = Position(**checkpoint.state["position"])
@@ -309,16 +341,20 @@ def resume(job: Job, checkpoint: Checkpoint) -> None:
     job.log.rewind(job.position.step, unevaluated=job.position.unevaluated)
 
 
-class _Meter:
-    """Sums of one stretch of steps."""
+class Window:
+    """Sums over the steps since the last line of the log; part of a checkpoint, so that a kill changes no mean."""
 
     def __init__(self) -> None:
+        self.text = ""
+        self._clear()
+
+    def _clear(self) -> None:
         self._sums: dict[str, list[float]] = {}
         self._norm = self._seconds = 0.0
         self._captions = self._steps = 0
-        self.text = ""
 
     def add(self, output: StepOutput, *, norm: float, seconds: float) -> None:
+        """Take in one step."""
         for name, (total, count) in output.values.items():
             sums = self._sums.setdefault(name, [0.0, 0.0])
             sums[0] += total
@@ -327,24 +363,36 @@ class _Meter:
         self._steps += 1
         self._norm += norm
         self._seconds += seconds
-        shown = [f"{name} {self._mean(name):.3f}" for name in ("loss", "reward") if name in self._sums]
+        shown = [f"{name} {self._sums[name][0] / max(1.0, self._sums[name][1]):.3f}" for name in output.shown]
         self.text = "  ".join([*shown, f"{self._captions / max(self._seconds, 1e-9):.0f} captions/s"])
 
-    def _mean(self, name: str) -> float:
-        total, count = self._sums[name]
-        return total / max(1.0, count)
-
     def flush(self, world: World) -> dict[str, float]:
-        """Means over all processes since the last flush, then start anew."""
+        """Means over all processes since the last flush, then start again."""
+        total = self.state(world)
+        values = {name: amount / max(1.0, count) for name, (amount, count) in total["sums"].items()}
+        values["grad_norm"] = self._norm / max(1, self._steps)
+        values["captions_per_second"] = total["captions"] / max(self._seconds, 1e-9)
+        self._clear()
+        return values
+
+    def state(self, world: World) -> dict[str, Any]:
+        """The sums over all processes, as JSON values; every process takes part."""
         names = sorted(self._sums)
         flat = world.sum([number for name in names for number in self._sums[name]] + [float(self._captions)])
-        values = {name: flat[2 * i] / max(1.0, flat[2 * i + 1]) for i, name in enumerate(names)}
-        values["grad_norm"] = self._norm / max(1, self._steps)
-        values["captions_per_second"] = flat[-1] / max(self._seconds, 1e-9)
-        self._sums.clear()
-        self._norm = self._seconds = 0.0
-        self._captions = self._steps = 0
-        return values
+        return {
+            "sums": {name: flat[2 * i : 2 * i + 2] for i, name in enumerate(names)},
+            "captions": flat[-1],
+            "steps": self._steps,
+            "norm": self._norm,
+            "seconds": self._seconds,
+        }
+
+    def restore(self, state: Mapping[str, Any], world: World) -> None:
+        """Continue from `state`: the main process takes over the sums of all."""
+        share = 1.0 if world.is_main else 0.0
+        self._sums = {name: [share * number for number in sums] for name, sums in state["sums"].items()}
+        self._captions = int(share * state["captions"])
+        self._steps, self._norm, self._seconds = state["steps"], state["norm"], state["seconds"]
 
 
 def seed_everything(seed: int, rank: int) -> None:

@@ -1,8 +1,8 @@
-"""The three losses, as pure functions: inputs are never changed.
+"""The losses, as pure functions: inputs are never changed.
 
-All of them return a *sum* over words. The caller divides by the number of words of the whole step over all processes,
-so a step does not depend on how its images are spread over processes. Logits come one row per real word, so padding
-cannot contribute.
+`caption_loss` is the one for a training loop of your own. The others return a *sum* over words: the caller divides by
+the number of words of the whole step over all processes, so a step does not depend on how its images are spread over
+processes. Logits come one row per real word, so padding cannot contribute.
 """
 
 from __future__ import annotations
@@ -10,6 +10,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from xlan.lengths import real_positions
+
+
+def caption_loss(
+    logits: Tensor, targets: Tensor, lengths: Tensor, *, smoothing: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """Cross-entropy of captions under teacher forcing: what `CaptionModel.forward` returns against what it should say.
+
+    Args:
+        logits: `[W, V]`, one row per real position of the C captions, caption after caption, W the sum of `lengths`.
+        targets: `[C, T]` int64, the word that should follow at every position; what is behind a caption's end does not
+            matter.
+        lengths: `[C]` positions of each caption, its end included.
+        smoothing: label smoothing, 0 for plain cross-entropy.
+        reduction: `mean` over the words, or `sum`.
+    """
+    words = targets[real_positions(lengths, targets.shape[1])]
+    total = label_smoothed(logits, words, smoothing)
+    return total / words.numel() if reduction == "mean" else total
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

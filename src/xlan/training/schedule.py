@@ -1,6 +1,6 @@
 """Learning rates and the scheduled-sampling probability, as functions of the step and the epoch.
 
-A schedule answers `rate(step)`; only the plateau schedule has a memory, which is plain JSON and part of a checkpoint.
+A schedule answers `rate(step)`; only the plateau schedule has a state, which is plain JSON and part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class Schedule(Protocol):
         """Learning rate of step `step`, counted from 0."""
 
     def evaluated(self, score: float) -> None:
-        """Hear the validation score (higher is better)."""
+        """Take in the validation score (higher is better)."""
 
     def state(self) -> dict[str, float]:
-        """What must be remembered to go on, as JSON values."""
+        """What must be remembered to continue, as JSON values."""
 
     def restore(self, state: dict[str, float]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
 
 
-class _Memoryless:
+class _Stateless:
     def evaluated(self, score: float) -> None:
         """Nothing to learn from a score."""
 
@@ -39,7 +39,7 @@ class _Memoryless:
 
 
 @dataclass
-class Noam(_Memoryless):
+class Noam(_Stateless):
     """factor · width^-½ · min(n^-½, n · warmup^-3/2) with n = step + 1: up for `warmup` steps, then down."""
 
     width: int
@@ -53,7 +53,7 @@ class Noam(_Memoryless):
 
 
 @dataclass
-class Constant(_Memoryless):
+class Constant(_Stateless):
     """A fixed rate after `warmup` steps of linear rise."""
 
     base: float
@@ -65,7 +65,7 @@ class Constant(_Memoryless):
 
 
 @dataclass
-class Cosine(_Memoryless):
+class Cosine(_Stateless):
     """Linear rise over `warmup` steps, then half a cosine from `base` down to `floor` · `base` at step `total`."""
 
     base: float
@@ -78,6 +78,26 @@ class Cosine(_Memoryless):
         done = min(1.0, max(0.0, (step - self.warmup) / max(1, self.total - self.warmup)))
         shape = self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done))
         return self.base * _warm(step, self.warmup) * shape
+
+
+@dataclass
+class StepDecay(_Stateless):
+    """`base`, multiplied by `factor` every `every` epochs from epoch `start` on, after `warmup` steps of linear rise.
+
+    Epochs have `batches` steps and count from 0: the first decay is at epoch `start` + `every`.
+    """
+
+    base: float
+    factor: float
+    every: int
+    batches: int
+    start: int = 0
+    warmup: int = 0
+
+    def rate(self, step: int) -> float:
+        """Learning rate of step `step`, counted from 0."""
+        decays = max(0, step // self.batches - self.start) // self.every
+        return float(self.base * self.factor**decays * _warm(step, self.warmup))
 
 
 class Plateau:
@@ -102,7 +122,7 @@ class Plateau:
         return self.base * self._scale
 
     def evaluated(self, score: float) -> None:
-        """Hear the validation score; maybe lower the rate."""
+        """Take in the validation score; maybe lower the rate."""
         if score > self._best + abs(self._best) * self.threshold or self._best == -math.inf:
             self._best, self._bad = score, 0
             return
@@ -116,7 +136,7 @@ class Plateau:
         return {"scale": self._scale, "bad": self._bad, **best}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self._scale, self._bad = state["scale"], int(state["bad"])
         self._best = state.get("best", -math.inf)
 

@@ -27,6 +27,11 @@ class Scores:
     values: dict[str, float]
     notes: tuple[str, ...] = ()
 
+    @property
+    def selecting(self) -> float:
+        """The score that selects the best checkpoint: CIDEr."""
+        return self.values["CIDEr"]
+
 
 def cider_reward(
     references: Mapping[str, Sequence[Sequence[int]]], vocabulary: Vocabulary, *, document_frequency: str | None = None

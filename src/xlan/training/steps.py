@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from xlan.decoding.sample import sample
 from xlan.lengths import real_positions
 from xlan.training.distributed import World
-from xlan.training.losses import label_smoothed, log_probabilities, policy_gradient
+from xlan.training.losses import caption_loss, log_probabilities, policy_gradient
 from xlan.training.rewards import RewardPool, Rewards
 from xlan.training.state import whole_weights
 from xlan.types import SpecialIds
@@ -45,11 +45,38 @@ class StepOutput:
         loss: scalar to call backward on.
         captions: captions this process worked on.
         values: what to log, as name → (sum, count) over this process.
+        shown: the names among them that the progress line shows.
     """
 
     loss: Tensor
     captions: int
     values: dict[str, tuple[float, float]] = field(default_factory=dict)
+    shown: tuple[str, ...] = ("loss",)
+
+
+@dataclass(frozen=True)
+class SelfCritical:
+    """How captions are sampled and judged in self-critical training.
+
+    Attributes:
+        rewards: scores captions.
+        special: special ids.
+        bad_endings: ids on which a caption should not end (logged only).
+        samples: captions per image, n.
+        baseline: `greedy`, the reward of the greedy caption, or `mean`, the mean reward of the image's other samples.
+        temperature: of sampling.
+        max_length: longest caption, end included.
+        dropout: keep dropout on in the teacher-forced pass.
+    """
+
+    rewards: RewardPool
+    special: SpecialIds
+    bad_endings: frozenset[int]
+    samples: int = 5
+    baseline: str = "greedy"
+    temperature: float = 1.0
+    max_length: int = 17
+    dropout: bool = False
 
 
 def xe_step(model: nn.Module, batch: Batch, *, world: World, smoothing: float, own_words: float) -> StepOutput:
@@ -64,28 +91,14 @@ def xe_step(model: nn.Module, batch: Batch, *, world: World, smoothing: float, o
     """
     options = {"scheduled_sampling": own_words} if own_words else {}
     logits: Tensor = model(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner, **options)
-    real = real_positions(batch.lengths, batch.targets.shape[1])
-    total = label_smoothed(logits, batch.targets[real], smoothing)
+    total = caption_loss(logits, batch.targets, batch.lengths, smoothing=smoothing, reduction="sum")
     words = logits.shape[0]
     loss = total * (world.size / world.sum([words])[0])
     return StepOutput(loss, captions=len(batch.lengths), values={"loss": (float(total.detach()), words)})
 
 
 def scst_step(
-    model: nn.Module,
-    batch: Batch,
-    *,
-    policy: Any,
-    special: SpecialIds,
-    world: World,
-    rewards: RewardPool,
-    bad_endings: frozenset[int],
-    samples: int,
-    baseline: str,
-    temperature: float,
-    max_length: int,
-    dropout: bool,
-    seed: tuple[int, int],
+    model: nn.Module, batch: Batch, *, policy: Any, how: SelfCritical, world: World, seed: tuple[int, int]
 ) -> StepOutput:
     """Self-critical training: reward sampled captions that beat the baseline, punish the others.
 
@@ -112,19 +125,12 @@ def scst_step(
         model: possibly wrapped; its forward gives the gradients.
         batch: images; their own captions are not used.
         policy: the bare model, as a Stepper.
-        special: special ids.
+        how: how captions are sampled and judged.
         world: the processes of the run.
-        rewards: scores captions.
-        bad_endings: ids on which a caption should not end (logged only).
-        samples: captions per image, n.
-        baseline: `greedy` or `mean`.
-        temperature: of sampling.
-        max_length: longest caption, end included.
-        dropout: keep dropout on in the teacher-forced pass.
         seed: (run, step): decides what is drawn, whatever the number of processes.
     """
-    images, with_greedy = len(batch.image_ids), baseline == "greedy"
-    chance = _chances(seed, world, images=images, samples=samples, length=max_length)
+    images, samples, with_greedy = len(batch.image_ids), how.samples, how.baseline == "greedy"
+    chance = _chances(seed, world, images=images, samples=samples, length=how.max_length)
     if with_greedy:  # one row more for every image, which takes the most likely word: cheaper than a pass of its own
         chance = torch.cat([torch.full_like(chance[:, :1], -1.0), chance], dim=1)
     rows = chance.shape[1]
@@ -133,18 +139,18 @@ def scst_step(
         drawn = sample(
             policy,
             encoded,
-            special,
+            how.special,
             n=rows,
-            max_length=max_length,
-            temperature=temperature,
+            max_length=how.max_length,
+            temperature=how.temperature,
             uniform=chance.flatten(0, 1),
         )
     said = [_captions(ids, lengths) for ids, lengths in zip(drawn.ids.tolist(), drawn.lengths.tolist(), strict=True)]
     names = [image for image in batch.image_ids for _ in range(rows)]
-    pending = rewards.submit(names, [caption for several in said for caption in several])
+    pending = how.rewards.submit(names, [caption for several in said for caption in several])
 
-    tokens, targets, lengths, owner = sampled_words(drawn.ids[:, -samples:], drawn.lengths[:, -samples:], special)
-    with contextlib.nullcontext() if dropout else evaluating(model):
+    tokens, targets, lengths, owner = sampled_words(drawn.ids[:, -samples:], drawn.lengths[:, -samples:], how.special)
+    with contextlib.nullcontext() if how.dropout else evaluating(model):
         logits: Tensor = model(batch.features, batch.mask, tokens, lengths, owner)
     log_p_all = log_probabilities(logits)
     log_p = log_p_all.gather(1, targets[:, None]).squeeze(1)
@@ -161,7 +167,7 @@ def scst_step(
     loss = total * (world.size / world.sum([words])[0])
     captions = [caption for several in said for caption in several[-samples:]]
     count = len(captions)
-    lines = [caption[:-1] if caption[-1] == special.eos else caption for caption in captions]
+    lines = [caption[:-1] if caption[-1] == how.special.eos else caption for caption in captions]
     entropy = -(log_p_all.detach() * log_p_all.detach().exp()).sum()
     values = {
         "loss": (float(total.detach()), words),
@@ -169,12 +175,12 @@ def scst_step(
         "baseline": (float(base.sum()), base.size),
         "advantage": (float(abs(reward - base).sum()), count),
         "length": (float(sum(map(len, lines))), count),
-        "bad_endings": (float(sum(not line or line[-1] in bad_endings for line in lines)), count),
+        "bad_endings": (float(sum(not line or line[-1] in how.bad_endings for line in lines)), count),
         "distinct": (float(len(set(map(tuple, lines)))), count),
         "entropy": (float(entropy), words),
         "reward_wait": (waiting, 1.0),
     }
-    return StepOutput(loss, captions=count, values=values)
+    return StepOutput(loss, captions=count, values=values, shown=("loss", "reward"))
 
 
 def sampled_words(ids: Tensor, lengths: Tensor, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -188,9 +194,8 @@ def sampled_words(ids: Tensor, lengths: Tensor, special: SpecialIds) -> tuple[Te
     longest = int(lengths.max())
     flat, lengths = ids[..., :longest].flatten(0, 1), lengths.flatten()
     start = flat.new_full((images * n, 1), special.bos)
-    real = real_positions(lengths, longest)
     owner = torch.arange(images, device=flat.device).repeat_interleave(n)
-    return torch.cat([start, flat[:, :-1]], dim=1), flat[real], lengths, owner
+    return torch.cat([start, flat[:, :-1]], dim=1), flat[real_positions(lengths, longest)], lengths, owner
 
 
 def _chances(seed: tuple[int, int], world: World, *, images: int, samples: int, length: int) -> Tensor:
