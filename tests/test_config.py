@@ -78,7 +78,7 @@ class TestShipped:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("train.epoch=3", "unknown key 'train.epoch'; did you mean 'epochs'? allowed: batch_size"),
+        ("train.epoch=3", "unknown key 'train.epoch'; did you mean 'epochs'? allowed: average, batch_size"),
         ("optimiser.lr=3", "unknown key 'optimiser'; allowed: checkpoint, data"),
         ("train.schedule.warmp=3", "unknown key 'train.schedule.warmp'; did you mean 'warmup'? allowed: name, warmup"),
         ("train.schedule={name: plateau, warmup: 2}", "unknown key 'train.schedule.warmup'; allowed: factor, name"),
