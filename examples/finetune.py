@@ -40,24 +40,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     torch.manual_seed(0)
-    captioner = Captioner.from_pretrained(options.model)
-    examples = read_examples(captioner, options.pictures, options.captions)
-    optimizer = torch.optim.Adam(captioner.model.parameters(), lr=options.rate)
+    begin = from_pretrained(options.model)  # the model in PyTorch, its words, and the file of its vision network
+    model, vocabulary = begin.model.train(), begin.vocabulary
+    examples = read_examples(Captioner.from_pretrained(options.model), options.pictures, options.captions)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
     order = random.Random(0)
-    captioner.model.train()
     for epoch in range(1, options.epochs + 1):
         order.shuffle(examples)
         losses = []
         for start in range(0, len(examples), options.batch_size):
-            loss = batch_loss(captioner.model, captioner.vocabulary, examples[start : start + options.batch_size])
+            loss = batch_loss(model, vocabulary, examples[start : start + options.batch_size])
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(captioner.model.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             losses.append(loss.item())
         print(f"epoch {epoch}: loss per word {sum(losses) / len(losses):.3f}")
-    before = from_pretrained(options.model)  # for its vision network, which the new model keeps
-    save_pretrained(options.output, captioner.model, captioner.vocabulary, vision=before.vision)
+    save_pretrained(options.output, model, vocabulary, vision=begin.vision)
     print(f"{options.output}: written; try it with: xlan caption photo.jpg --model {options.output}")
     return 0
 
