@@ -56,7 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
             optimizer.step()
             losses.append(loss.item())
         print(f"epoch {epoch}: loss per word {sum(losses) / len(losses):.3f}")
-    save_pretrained(options.output, model, vocabulary, vision=begin.vision)
+    extras = {} if begin.vision is None else {"vision.safetensors": begin.vision}
+    save_pretrained(options.output, model.spec, model.state_dict(), vocabulary, extras=extras)
     print(f"{options.output}: written; try it with: xlan caption photo.jpg --model {options.output}")
     return 0
 

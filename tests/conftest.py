@@ -103,7 +103,13 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         GridExtractor(network, GridSettings("efficientnet-lite0", input_size=64)).save(folder / "vision.safetensors")
         words = Vocabulary.from_words(["a", "dog", "dogs", "cat", "on", "grass", "the"])
         model = build_model("xlan-tiny", vocab_size=len(words), feature_dim=1280)
-    save_pretrained(folder / "model", model, words, vision=folder / "vision.safetensors")
+    save_pretrained(
+        folder / "model",
+        model.spec,
+        model.state_dict(),
+        words,
+        extras={"vision.safetensors": folder / "vision.safetensors"},
+    )
     return folder / "model"
 
 

@@ -40,6 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "metrics": {"text"},
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
+    "packing": {"data", "model", "pretrained", "text", "vision"},
     "export": {"model"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
     "adapt": {"training", "vision", "text"},

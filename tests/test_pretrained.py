@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from xlan import Vocabulary, build_model, from_pretrained, save_pretrained
 from xlan.errors import DataError, ModelError, WeightsError, XlanError
+from xlan.pretrained import read_model_directory
 
 VOCABULARY = Vocabulary.from_words(["a", "cat", "sits"])
 
@@ -24,7 +25,7 @@ def model():
 
 @pytest.fixture
 def directory(tmp_path, model):
-    save_pretrained(tmp_path / "model", model, VOCABULARY, card="# A cat model\n")
+    save_pretrained(tmp_path / "model", model.spec, model.state_dict(), VOCABULARY, card="# A cat model\n")
     return tmp_path / "model"
 
 
@@ -58,7 +59,7 @@ def test_all_files_can_be_read_by_those_who_may_read_the_card(directory):
 
 
 def test_half_precision_on_disk_single_in_memory(tmp_path, model, directory):
-    save_pretrained(tmp_path / "half", model, VOCABULARY, dtype=torch.float16)
+    save_pretrained(tmp_path / "half", model.spec, model.state_dict(), VOCABULARY, dtype=torch.float16)
     assert (tmp_path / "half/model.safetensors").stat().st_size < (directory / "model.safetensors").stat().st_size
     loaded = from_pretrained(tmp_path / "half").model
     assert all(parameter.dtype == torch.float32 for parameter in loaded.parameters())
@@ -74,7 +75,7 @@ def test_replacing_is_all_or_nothing(directory, model, monkeypatch):
     before = (directory / "config.json").read_text()
     monkeypatch.setattr(Vocabulary, "save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
-        save_pretrained(directory, model, VOCABULARY)
+        save_pretrained(directory, model.spec, model.state_dict(), VOCABULARY)
     assert (directory / "config.json").read_text() == before
     assert from_pretrained(directory, verify=True)
     assert names(directory.parent) == ["model"], "nothing is left behind"
@@ -83,7 +84,7 @@ def test_replacing_is_all_or_nothing(directory, model, monkeypatch):
 def test_replacing_an_older_model(directory, model):
     with torch.no_grad():
         model.encoder.embed.bias.fill_(5.0)
-    save_pretrained(directory, model, VOCABULARY)
+    save_pretrained(directory, model.spec, model.state_dict(), VOCABULARY)
     assert from_pretrained(directory).model.encoder.embed.bias[0].item() == 5.0
     assert names(directory.parent) == ["model"]
 
@@ -91,8 +92,8 @@ def test_replacing_an_older_model(directory, model):
 def test_something_else_is_not_overwritten(tmp_path, model):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").touch()
-    with pytest.raises(ModelError, match="already there and not a model directory"):
-        save_pretrained(tmp_path / "photos", model, VOCABULARY)
+    with pytest.raises(ModelError, match="already exists and is not a model directory"):
+        save_pretrained(tmp_path / "photos", model.spec, model.state_dict(), VOCABULARY)
     assert (tmp_path / "photos/cat.jpg").exists()
 
 
@@ -100,8 +101,8 @@ def test_a_folder_with_a_config_of_something_else_is_not_overwritten(tmp_path, m
     (tmp_path / "project").mkdir()
     (tmp_path / "project/config.json").write_text('{"name": "mine"}')
     (tmp_path / "project/work.py").touch()
-    with pytest.raises(ModelError, match="already there and not a model directory"):
-        save_pretrained(tmp_path / "project", model, VOCABULARY)
+    with pytest.raises(ModelError, match="already exists and is not a model directory"):
+        save_pretrained(tmp_path / "project", model.spec, model.state_dict(), VOCABULARY)
     assert names(tmp_path / "project") == ["config.json", "work.py"]
 
 
@@ -109,7 +110,7 @@ def test_replacing_a_model_keeps_what_others_put_beside_it(directory, model):
     before = names(directory)
     (directory / "notes.txt").write_text("mine")
     (directory / "vision.safetensors").touch()
-    save_pretrained(directory, model, VOCABULARY)
+    save_pretrained(directory, model.spec, model.state_dict(), VOCABULARY)
     assert names(directory) == sorted([*before, "notes.txt"])
     assert names(directory.parent) == ["model"]
 
@@ -124,14 +125,14 @@ def test_the_old_model_comes_back_when_the_new_one_cannot_be_moved(directory, mo
 
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(OSError, match="Input/output"):
-        save_pretrained(directory, model, VOCABULARY)
+        save_pretrained(directory, model.spec, model.state_dict(), VOCABULARY)
     assert from_pretrained(directory, verify=True)
     assert names(directory.parent) == ["model"]
 
 
 def test_vocabulary_of_another_size_is_refused(tmp_path, model):
     with pytest.raises(ModelError, match="the vocabulary has 5 words, the model expects 7"):
-        save_pretrained(tmp_path / "model", model, Vocabulary.from_words(["a"]))
+        save_pretrained(tmp_path / "model", model.spec, model.state_dict(), Vocabulary.from_words(["a"]))
 
 
 def seal(directory):
@@ -201,3 +202,20 @@ def test_damage_is_told_in_words(directory, damage, kind, message):
         from_pretrained(directory, verify=True)
     assert isinstance(error.value, kind)
     assert message in str(error.value)
+
+
+def test_weights_of_another_architecture_are_not_saved(tmp_path, model):
+    weights = {**model.state_dict(), "stranger": torch.zeros(2)}
+    with pytest.raises(WeightsError, match=r"weights: does not fit the architecture; .*stranger"):
+        save_pretrained(tmp_path / "model", model.spec, weights, VOCABULARY)
+    with pytest.raises(ModelError, match=r"extras: expected vision\.safetensors or .*, got 'vision\.pt'"):
+        save_pretrained(tmp_path / "model", model.spec, model.state_dict(), VOCABULARY, extras={"vision.pt": b""})
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_directory_is_read_without_its_weights(directory, model):
+    found = read_model_directory(directory, verify=True)
+    assert (found.spec, found.vocabulary) == (model.spec, VOCABULARY)
+    assert found.card == "# A cat model\n"
+    assert set(found.hashes) == {"model.safetensors", "vocab.json"}
+    assert set(found.weights()) == set(model.state_dict())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from xlan.model.stack import XLinearStack
     from xlan.model.xlinear import XLinearAttention
     from xlan.options import CaptionOptions
+    from xlan.packing import import_checkpoint, pack_model
     from xlan.pipeline import Captioner
     from xlan.pretrained import Pretrained, from_pretrained, save_pretrained
     from xlan.text.vocab import Vocabulary
@@ -42,6 +43,8 @@ _HOME = {
     "XlanError": "xlan.errors",
     "build_model": "xlan.model.build",
     "from_pretrained": "xlan.pretrained",
+    "import_checkpoint": "xlan.packing",
+    "pack_model": "xlan.packing",
     "save_pretrained": "xlan.pretrained",
 }
 
@@ -62,6 +65,8 @@ __all__ = [
     "__version__",
     "build_model",
     "from_pretrained",
+    "import_checkpoint",
+    "pack_model",
     "save_pretrained",
 ]
 

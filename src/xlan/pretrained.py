@@ -9,6 +9,8 @@
 
 Never a pickle. A directory is written beside its final place and moved there when it is whole. Replacing a model takes
 two renames: killed exactly between them, the old model lies beside its place in a folder `.NAME.….old`.
+
+`read_model_directory` needs no torch; only what returns or takes tensors imports it.
 """
 
 from __future__ import annotations
@@ -16,24 +18,24 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from xlan.errors import DataError, ModelError, WeightsError
-from xlan.files import atomic_path, file_sha256, read_json, sync_file, sync_folder, write_json, write_text
-from xlan.model.build import build_model
-from xlan.model.captioner import CaptionModel
-from xlan.model.spec import spec_from_dict, spec_to_dict
+from xlan.files import atomic_path, file_sha256, read_json, read_text, sync_file, sync_folder, write_json, write_text
+from xlan.model.spec import Spec, spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
 from xlan.weights import compare_weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from xlan.model.captioner import CaptionModel
 
 FORMAT = 1
 CONFIG, WEIGHTS, VOCAB, VISION, FAMILIAR, CARD = (
@@ -44,8 +46,47 @@ CONFIG, WEIGHTS, VOCAB, VISION, FAMILIAR, CARD = (
     "familiar.safetensors",
     "README.md",
 )
+EXTRAS = (VISION, FAMILIAR)  # files that a model directory may have
 MAX_CONFIG_BYTES = 1 << 20
+MAX_CARD_BYTES = 1 << 20
 DEFAULT_CARD = "# A captioning model\n\nMade with xlan; `config.json` has its numbers.\n"
+
+
+@dataclass(frozen=True)
+class ModelDirectory:
+    """What a model directory holds, checked; the weights are read when asked for.
+
+    Attributes:
+        path: where it is.
+        spec: the architecture's numbers.
+        vocabulary: its words, as many as the architecture has ids.
+        hashes: SHA-256 of each file, as `config.json` has them.
+        extras: the files of `EXTRAS` it has, by name.
+        features: description of the extractor whose features it was trained with; empty when unknown.
+    """
+
+    path: Path
+    spec: Spec
+    vocabulary: Vocabulary
+    hashes: Mapping[str, str]
+    extras: Mapping[str, Path]
+    features: Mapping[str, Any]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The captioner's weights as they are stored, on the CPU.
+
+        Raises:
+            WeightsError: they are damaged, or missing, unexpected or misshapen, each of which is listed.
+        """
+        weights = _read_weights(self.path / WEIGHTS)
+        _check_weights(_skeleton(self.spec), weights, str(self.path / WEIGHTS))
+        return weights
+
+    @property
+    def card(self) -> str:
+        """The text of the model card; empty when there is none."""
+        file = self.path / CARD
+        return read_text(file, max_bytes=MAX_CARD_BYTES) if file.is_file() else ""
 
 
 @dataclass(frozen=True)
@@ -65,48 +106,59 @@ class Pretrained:
 
 def save_pretrained(
     directory: str | os.PathLike[str],
-    model: CaptionModel,
+    spec: Spec,
+    weights: Mapping[str, Tensor],
     vocabulary: Vocabulary,
     *,
     card: str = "",
     dtype: torch.dtype | None = None,
-    vision: str | os.PathLike[str] | None = None,
-    familiar: str | os.PathLike[str] | None = None,
+    extras: Mapping[str, str | os.PathLike[str] | bytes] | None = None,
     features: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model directory, replacing a model that is there; other files in its folder stay.
 
     Args:
         directory: where; its parent is created when missing.
-        model: what `build_model` made.
-        vocabulary: must have as many words as the model has ids.
+        spec: the architecture's numbers (`model.spec`).
+        weights: the weights by name (`model.state_dict()`); they must fit the architecture.
+        vocabulary: must have as many words as the architecture has ids.
         card: text of the model card.
         dtype: store the weights in this type (`torch.float16` halves the file); default: as they are.
-        vision: a `vision.safetensors` to put in, so that the model can caption pictures by itself.
-        familiar: a `familiar.safetensors` to put in, so that pictures unlike those of training lower its confidence.
+        extras: further files by name, as paths to copy or as bytes: `vision.safetensors`, so that the model can caption
+            pictures by itself; `familiar.safetensors`, so that unfamiliar pictures lower its confidence.
         features: description of the extractor whose features it was trained with (`FeatureStore.extractor`).
+
+    Raises:
+        ModelError: the parts do not belong together, or something else is at that place.
     """
-    if len(vocabulary) != model.vocab_size:
-        raise ModelError(f"the vocabulary has {len(vocabulary)} words, the model expects {model.vocab_size}")
+    from safetensors.torch import save_file
+
+    if len(vocabulary) != spec.vocab_size:
+        raise ModelError(f"the vocabulary has {len(vocabulary)} words, the model expects {spec.vocab_size}")
+    unknown = sorted(set(extras or {}) - set(EXTRAS))
+    if unknown:
+        raise ModelError(f"extras: expected {' or '.join(EXTRAS)}, got {unknown[0]!r}")
+    _check_weights(_skeleton(spec), weights, "weights")
     target = Path(directory)
     if target.exists() and not _is_replaceable(target):
-        raise ModelError(f"{target}: already there and not a model directory; choose another name or remove it")
+        raise ModelError(f"{target}: already exists and is not a model directory; choose another name or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:
-        weights = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-        if dtype is not None:
-            weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
+        stored = {
+            name: tensor.detach().cpu().to(dtype or tensor.dtype).contiguous() for name, tensor in weights.items()
+        }
         with atomic_path(temporary / WEIGHTS) as path:  # which gives it the permissions other files have
-            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
+            save_file(stored, path)
         vocabulary.save(temporary / VOCAB)
         write_text(temporary / CARD, card or DEFAULT_CARD)
-        for name, file in ((VISION, vision), (FAMILIAR, familiar)):
-            if file is not None:
-                shutil.copyfile(file, temporary / name)
-        present = [name for name in (WEIGHTS, VOCAB, VISION, FAMILIAR) if (temporary / name).exists()]
-        files = {name: _fingerprint(temporary / name) for name in present}
-        config = {"format": FORMAT, "model": spec_to_dict(model.spec), "files": files, "features": dict(features or {})}
+        for name, content in (extras or {}).items():
+            if isinstance(content, bytes):
+                (temporary / name).write_bytes(content)
+            else:
+                shutil.copyfile(content, temporary / name)
+        files = {name: _fingerprint(temporary / name) for name in (WEIGHTS, VOCAB, *(extras or {}))}
+        config = {"format": FORMAT, "model": spec_to_dict(spec), "files": files, "features": dict(features or {})}
         write_json(temporary / CONFIG, config)
         temporary.chmod(0o755)
         _move_into_place(temporary, target)
@@ -128,7 +180,7 @@ def _move_into_place(temporary: Path, target: Path) -> None:
             aside.rmdir()
             raise
         for item in old.iterdir():
-            if item.name not in (CONFIG, WEIGHTS, VOCAB, VISION, FAMILIAR, CARD):
+            if item.name not in (CONFIG, WEIGHTS, VOCAB, CARD, *EXTRAS):
                 item.rename(target / item.name)
         shutil.rmtree(aside, ignore_errors=True)
     sync_folder(target.parent)
@@ -157,58 +209,111 @@ def is_model_directory(directory: str | os.PathLike[str]) -> bool:
     return (Path(directory) / CONFIG).is_file()
 
 
-def from_pretrained(
-    directory: str | os.PathLike[str],
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    verify: bool = False,
-) -> Pretrained:
-    """Load a model directory, in evaluation mode.
+def read_model_directory(directory: str | os.PathLike[str], *, verify: bool = False) -> ModelDirectory:
+    """Read a model directory, but for its weights.
 
     Args:
-        directory: what `save_pretrained` or `xlan import-checkpoint` wrote.
-        device: where the weights go.
-        dtype: in which type they are computed with.
+        directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan import-checkpoint` wrote.
         verify: also compare the files' SHA-256 with what `config.json` says (their sizes are always compared).
 
     Raises:
-        ModelError: not a model directory, another format, or vocabulary and weights do not belong together.
-        WeightsError: the weights are damaged, or missing, unexpected or misshapen, each of which is listed.
+        ModelError: not a model directory, another format, or vocabulary and architecture do not belong together.
+        WeightsError: a file is missing or damaged.
     """
     source = Path(directory)
     if not is_model_directory(source):
         raise ModelError(f"{source}: not a model directory (there is no {CONFIG} in it)")
     config = _read_config(source)
     spec = spec_from_dict(config["model"], what=str(source / CONFIG))
-    _check_files(source, config["files"], verify=verify)
+    files = config["files"]
+    extras = {name: source / name for name in EXTRAS if name in files}
+    _check_files(source, files, (WEIGHTS, VOCAB, *extras), verify=verify)
     vocabulary = Vocabulary.load(source / VOCAB)
     if len(vocabulary) != spec.vocab_size:
         raise ModelError(f"{source}: {VOCAB} has {len(vocabulary)} words, {CONFIG} says {spec.vocab_size}")
-    weights = _read_weights(source / WEIGHTS)
-    with torch.device("meta"), _Uninitialised():  # no memory, no random numbers for weights that are replaced at once
-        model = build_model(spec)
-    faults = compare_weights(
-        {name: tensor.shape for name, tensor in model.state_dict().items()},
-        {name: tensor.shape for name, tensor in weights.items()},
+    hashes = {name: files[name]["sha256"] for name in (WEIGHTS, VOCAB, *extras)}
+    return ModelDirectory(source, spec, vocabulary, hashes, extras, config.get("features", {}))
+
+
+def from_pretrained(
+    directory: str | os.PathLike[str],
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    verify: bool = False,
+) -> Pretrained:
+    """Load a model directory in PyTorch, in evaluation mode.
+
+    Args:
+        directory: as for `read_model_directory`.
+        device: where the weights go.
+        dtype: in which type they are computed with; float32 unless given.
+        verify: also compare the files' SHA-256 with what `config.json` says.
+
+    Raises:
+        ModelError: as `read_model_directory` has it.
+        WeightsError: the weights are damaged, or missing, unexpected or misshapen, each of which is listed.
+    """
+    found = read_model_directory(directory, verify=verify)
+    return Pretrained(
+        load_model(found, device=device, dtype=dtype),
+        found.vocabulary,
+        found.extras.get(VISION),
+        found.extras.get(FAMILIAR),
+        found.features,
     )
+
+
+def load_model(
+    found: ModelDirectory, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+) -> CaptionModel:
+    """The model of a directory that was read, in evaluation mode; see `from_pretrained`."""
+    import torch
+
+    weights, model = _read_weights(found.path / WEIGHTS), _skeleton(found.spec)
+    _check_weights(model, weights, str(found.path / WEIGHTS))
+    model.load_state_dict({name: tensor.to(dtype or torch.float32) for name, tensor in weights.items()}, assign=True)
+    return model.to(device).eval()
+
+
+def _read_weights(file: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise WeightsError(f"{file}: not a whole safetensors file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def _check_weights(model: CaptionModel, weights: Mapping[str, Tensor], what: str) -> None:
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    faults = compare_weights(expected, {name: tensor.shape for name, tensor in weights.items()})
     if faults:
-        raise WeightsError(f"{source / WEIGHTS}: does not fit the architecture; {faults}")
-    model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.items()}, assign=True)
-    vision, familiar = (source / name if name in config["files"] else None for name in (VISION, FAMILIAR))
-    return Pretrained(model.to(device).eval(), vocabulary, vision, familiar, config.get("features", {}))
+        raise WeightsError(f"{what}: does not fit the architecture; {faults}")
 
 
-class _Uninitialised(TorchFunctionMode):
-    """Modules made inside do not initialise their weights: for one kind, that alone imports torch's whole compiler."""
+def _skeleton(spec: Spec) -> CaptionModel:
+    """The architecture without memory and without random numbers: its weights are about to be replaced."""
+    import torch
+    from torch.overrides import TorchFunctionMode
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        named = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return named["tensor"] if "tensor" in named else args[0]
-        return func(*args, **named)
+    from xlan.model.build import build_model
+
+    class Uninitialised(TorchFunctionMode):
+        """Modules made inside do not initialise weights: for one kind, that alone imports torch's whole compiler."""
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            named = kwargs or {}
+            if getattr(func, "__module__", None) == "torch.nn.init":
+                return named["tensor"] if "tensor" in named else args[0]
+            return func(*args, **named)
+
+    with torch.device("meta"), Uninitialised():
+        return build_model(spec)
 
 
 def _read_config(source: Path) -> dict[str, Any]:
@@ -227,8 +332,8 @@ def _read_config(source: Path) -> dict[str, Any]:
     return config
 
 
-def _check_files(source: Path, files: dict[str, Any], *, verify: bool) -> None:
-    for name in (WEIGHTS, VOCAB, *(name for name in (VISION, FAMILIAR) if name in files)):
+def _check_files(source: Path, files: dict[str, Any], names: tuple[str, ...], *, verify: bool) -> None:
+    for name in names:
         said = files.get(name)
         if not isinstance(said, dict) or type(said.get("bytes")) is not int or not isinstance(said.get("sha256"), str):
             raise ModelError(f"{source / CONFIG}: 'files' must give bytes and sha256 of {name}")
@@ -237,14 +342,5 @@ def _check_files(source: Path, files: dict[str, Any], *, verify: bool) -> None:
         size = (source / name).stat().st_size
         if size != said["bytes"]:
             raise WeightsError(f"{source / name}: {size:,} bytes, expected {said['bytes']:,}; copy the directory again")
-        if verify and _fingerprint(source / name)["sha256"] != said["sha256"]:
+        if verify and file_sha256(source / name) != said["sha256"]:
             raise WeightsError(f"{source / name}: damaged (its SHA-256 differs); copy the directory again")
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise WeightsError(f"{path}: not a whole safetensors file ({error})") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -61,7 +61,13 @@ def plain_directory(model_directory: Path, tmp_path_factory: pytest.TempPathFact
         torch.manual_seed(1)
         model = build_model("ablation-base", vocab_size=len(words), feature_dim=1280)
     folder = tmp_path_factory.mktemp("plain") / "updown"
-    save_pretrained(folder, model, words, vision=model_directory / "vision.safetensors")
+    save_pretrained(
+        folder,
+        model.spec,
+        model.state_dict(),
+        words,
+        extras={"vision.safetensors": model_directory / "vision.safetensors"},
+    )
     return folder
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ from xlan.vision.store import FeatureStoreWriter
 def trained(model_directory: Path, tmp_path: Path) -> Path:
     """The model without its vision, as training leaves it."""
     loaded = from_pretrained(model_directory)
-    save_pretrained(tmp_path / "trained", loaded.model, loaded.vocabulary, card="# of the run\n")
+    save_pretrained(
+        tmp_path / "trained", loaded.model.spec, loaded.model.state_dict(), loaded.vocabulary, card="# of the run\n"
+    )
     return tmp_path / "trained"
 
 
@@ -56,14 +59,14 @@ def test_a_model_that_is_there_is_replaced_only_when_told(trained: Path, model_d
     assert pack(*arguments)[0] == 0
     status, said = pack(*arguments)
     assert status == 1
-    assert "already there; use --force" in said
+    assert "already exists there; use --force" in said
     assert pack(*arguments, "--force")[0] == 0
 
 
 def test_vision_of_another_width_is_refused(model_directory: Path, tmp_path: Path) -> None:
     loaded = from_pretrained(model_directory)
     narrow = build_model("xlan-tiny", vocab_size=len(loaded.vocabulary), feature_dim=32)
-    save_pretrained(tmp_path / "narrow", narrow, loaded.vocabulary)
+    save_pretrained(tmp_path / "narrow", narrow.spec, narrow.state_dict(), loaded.vocabulary)
     status, said = pack(
         tmp_path / "narrow", "--vision", model_directory / "vision.safetensors", "-o", tmp_path / "whole"
     )
@@ -120,3 +123,27 @@ def test_captions_without_features_are_refused(trained: Path, tmp_path: Path) ->
     status, said = pack(trained, "--vision", "v", "-o", tmp_path / "whole", "--captions", "c.json")
     assert status == 2
     assert "only together with" in said
+
+
+def test_what_the_model_knows_of_its_training_pictures_is_kept(
+    trained: Path, model_directory: Path, store: Path, tmp_path: Path
+) -> None:
+    vision = model_directory / "vision.safetensors"
+    pack(trained, "--vision", vision, "--features", store, "-o", tmp_path / "one")
+    status, said = pack(tmp_path / "one", "--vision", vision, "-o", tmp_path / "two")
+    assert status == 0, said
+    assert "with familiar.safetensors, vision.safetensors" in said
+    one, two = ((tmp_path / name / "familiar.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_pictures_are_found_by_file_name_too(trained: Path, model_directory: Path, store: Path, tmp_path: Path) -> None:
+    """As training finds them: the store has `7`, the captions file has an image of another id whose file is 7.jpg."""
+    lines = [{"id": 1000 + i, "image": f"{i}.jpg", "caption": "a dog", "split": "train"} for i in range(24)]
+    (tmp_path / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    status, said = pack(
+        trained, "--vision", model_directory / "vision.safetensors", "-o", tmp_path / "whole",
+        "--features", store, "--captions", tmp_path / "captions.jsonl",
+    )  # fmt: skip
+    assert status == 0, said
+    assert (tmp_path / "whole" / "familiar.safetensors").is_file()

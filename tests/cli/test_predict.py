@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_shapes(path / "shapes", 32)
     vocabulary = Vocabulary.build(load_captions(path / "shapes").words("train"), threshold=1)
     model = build_model("xlan-tiny", vocab_size=len(vocabulary), feature_dim=32, dim=16, heads=2)
-    save_pretrained(path / "model", model, vocabulary)
+    save_pretrained(path / "model", model.spec, model.state_dict(), vocabulary)
     return path
 
 
@@ -53,7 +53,8 @@ def test_features_of_another_network_are_refused(folder: Path, tmp_path: Path) -
     here, there = ({"extractor": "grid", "weights": f"sha256:{name}"} for name in ("aaaa", "bbbb"))
     write_shapes(tmp_path / "shapes", 16)
     loaded = from_pretrained(folder / "model")
-    save_pretrained(tmp_path / "model", loaded.model, loaded.vocabulary, features=here)
+    spec, weights = loaded.model.spec, loaded.model.state_dict()
+    save_pretrained(tmp_path / "model", spec, weights, loaded.vocabulary, features=here)
     index = tmp_path / "shapes" / "features" / "index.json"
     for extractor, status in ((here, 0), (there, 1)):
         index.write_text(json.dumps({**json.loads(index.read_text()), "extractor": extractor}))

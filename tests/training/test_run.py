@@ -235,7 +235,7 @@ def test_weights_that_are_not_finite_name_the_images_in_the_second_stage(
 
     start = from_pretrained(trained)
     next(start.model.parameters()).data.fill_(float("nan"))
-    save_pretrained(tmp_path / "broken", start.model, start.vocabulary)
+    save_pretrained(tmp_path / "broken", start.model.spec, start.model.state_dict(), start.vocabulary)
     value = settings("scst", tmp_path / "run")
     value["model"] = {"init": str(tmp_path / "broken")}
     with pytest.raises(XlanError, match=r"NaN.* at step 1 \(epoch 1\) on images shapes-\d+, "):

@@ -42,17 +42,17 @@ def load(directory: str | os.PathLike[str], *, device: str = "cpu") -> Loaded:
     """
     try:
         from xlan.engines.torch_engine import TorchEngine, torch_device
-        from xlan.pretrained import from_pretrained
+        from xlan.pretrained import FAMILIAR, VISION, load_model, read_model_directory
         from xlan.vision.grid import GridExtractor
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MissingExtraError("captioning with this model", "train") from None
     where = torch_device(device)
-    found = from_pretrained(directory, device=where)
+    found = read_model_directory(directory)
     return Loaded(
-        engine=TorchEngine(found.model, found.vocabulary.special),
+        engine=TorchEngine(load_model(found, device=where), found.vocabulary.special),
         vocabulary=found.vocabulary,
-        extractor=None if found.vision is None else GridExtractor.load(found.vision).to(where),
-        familiar=None if found.familiar is None else Familiar.load(found.familiar),
+        extractor=GridExtractor.load(found.extras[VISION]).to(where) if VISION in found.extras else None,
+        familiar=Familiar.load(found.extras[FAMILIAR]) if FAMILIAR in found.extras else None,
     )

@@ -7,6 +7,7 @@ number is read off the shapes. Dropout leaves no trace in weights and takes the 
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +98,11 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         value = torch.load(source, map_location="cpu", weights_only=True)
     except OSError as error:
         raise WeightsError(f"{source}: cannot be read: {error.strerror or error}") from None
+    except pickle.UnpicklingError as error:  # torch's own message advises to execute the file; ours does not
+        wanted = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it asks for {wanted.group(1)}" if wanted else "it holds something else, or is damaged"
+        reason = f"{what}; only tensors are read, nothing is executed"
+        raise WeightsError(f"{source}: not a readable checkpoint of tensors ({reason})") from None
     except Exception as error:  # a hostile or damaged file may make the readers raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise WeightsError(f"{source}: not a readable checkpoint of tensors ({reason})") from None

@@ -21,7 +21,6 @@ from typing import Any
 from xlan import __version__
 from xlan.errors import DataError, TrainingError
 from xlan.files import open_locked, remove_leftovers
-from xlan.model.build import build_model
 from xlan.model.spec import Spec
 from xlan.pretrained import save_pretrained
 from xlan.text.vocab import Vocabulary
@@ -139,10 +138,8 @@ def save_model(
     """
     problem: TrainingError | None = None
     if world.is_main:
-        model = build_model(spec)
-        model.load_state_dict(dict(tensors))
         try:
-            save_pretrained(directory, model, vocabulary, card=card, features=features)
+            save_pretrained(directory, spec, tensors, vocabulary, card=card, features=features)
         except OSError as error:
             problem = TrainingError(f"{directory}: the model could not be written: {error.strerror or error}")
     problem = world.broadcast(problem)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from xlan.errors import DataError, ShapeError, WeightsError
 from xlan.files import atomic_path
@@ -68,12 +68,16 @@ class Familiar:
         """How familiar a picture with region features `[N, D]` is, 0 to 1."""
         return math.exp(-FALL * max(0.0, self.distance(features) / self.near - 1))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file, atomically."""
+    def to_bytes(self) -> bytes:
+        """The content of `familiar.safetensors`."""
         examples: npt.NDArray[Any] = self.examples.astype(np.float16)
         near: npt.NDArray[Any] = np.array([self.near], np.float32)
+        return save({"examples": examples, "near": near})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, atomically."""
         with atomic_path(path) as temporary:
-            save_file({"examples": examples, "near": near}, temporary)
+            temporary.write_bytes(self.to_bytes())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Familiar:

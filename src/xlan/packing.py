@@ -1,0 +1,194 @@
+"""Making model directories from what others made: training's directory and a vision file, or a released checkpoint."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xlan.data.captions import load_captions
+from xlan.data.records import feature_key
+from xlan.errors import DataError, ModelError
+from xlan.files import read_text
+from xlan.model.spec import XLANSpec
+from xlan.pretrained import (
+    FAMILIAR,
+    MAX_CARD_BYTES,
+    VISION,
+    is_model_directory,
+    read_model_directory,
+    save_pretrained,
+)
+from xlan.text.vocab import Vocabulary
+from xlan.vision.familiar import EXAMPLES, Familiar
+from xlan.vision.grid_settings import read_vision
+from xlan.vision.store import FeatureStore
+
+if TYPE_CHECKING:
+    import torch
+
+    from xlan.model.spec import Spec
+
+CARD = """# {name}
+
+Converted by `xlan import-checkpoint` from a checkpoint released by the authors of *X-Linear Attention Networks for
+Image Captioning* (Pan, Yao, Li, Mei, CVPR 2020). The weights stay under the terms of their source.
+
+| | |
+|---|---|
+| source file | `{source}` |
+| architecture | {architecture} |
+| parameters | {parameters:,} |
+| vocabulary | {vocab_size:,} ids; one id (0) is start, end and padding |
+| region features | {feature_dim} wide (bottom-up attention) |
+
+The published X-LAN results were decoded with beam 3 and the rule `earlier`, those of X-Transformer with beam 2
+and the released rule.
+"""
+
+
+def pack_model(
+    model: str | os.PathLike[str],
+    vision: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    familiar: Familiar | None = None,
+    card: str = "",
+    replace: bool = False,
+) -> list[str]:
+    """Join a trained model and its vision network in one directory that captions pictures.
+
+    Args:
+        model: a model directory, as training leaves it.
+        vision: the `vision.safetensors` with which its features were extracted.
+        output: the model directory to write.
+        dtype: store the weights in this type; default: as they are.
+        familiar: what its training pictures look like, see `familiar_pictures`; default: what `model` says, if it does.
+        card: text of the model card; default: the card of `model`.
+        replace: replace a model directory that already exists.
+
+    Returns:
+        The names of the extra files it has now.
+
+    Raises:
+        ModelError: something exists at `output`, or the features have another width.
+        WeightsError: a file is missing or damaged.
+    """
+    _check_output(output, replace=replace)
+    trained = read_model_directory(model, verify=True)
+    width = read_vision(vision).settings.feature_dim
+    if width != trained.spec.feature_dim:
+        raise ModelError(
+            f"{vision}: makes features {width} wide, {model} was trained on {trained.spec.feature_dim}; "
+            "give the network with which its features were extracted"
+        )
+    extras: dict[str, os.PathLike[str] | str | bytes] = {**trained.extras, VISION: vision}
+    if familiar is not None:
+        extras[FAMILIAR] = familiar.to_bytes()
+    text = card or trained.card
+    weights, features = trained.weights(), trained.features
+    save_pretrained(
+        output, trained.spec, weights, trained.vocabulary, card=text, dtype=dtype, extras=extras, features=features
+    )
+    return sorted(extras)
+
+
+def familiar_pictures(
+    features: str | os.PathLike[str], *, captions: str | os.PathLike[str] | None = None, feature_dim: int | None = None
+) -> Familiar:
+    """What the pictures of a feature store look like, from up to a thousand of them, evenly spread.
+
+    Args:
+        features: the store a model was trained on.
+        captions: take only the training split of this captions file; images are found by id or by file name.
+        feature_dim: the width the features must have.
+
+    Raises:
+        DataError: too few pictures, or features of another width.
+    """
+    store = FeatureStore(features)
+    ids = list(store.ids)
+    if captions is not None:
+        named = (feature_key(image, store) for image in load_captions(captions).split("train"))
+        ids = [name for name in named if name is not None]
+    chosen = ids[:: max(1, len(ids) // EXAMPLES)][:EXAMPLES]
+    if chosen and feature_dim is not None and store[chosen[0]].features.shape[1] != feature_dim:
+        got = store[chosen[0]].features.shape[1]
+        raise DataError(f"{features}: has features {got} wide, expected {feature_dim}")
+    return Familiar.of(store[image].features for image in chosen)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a released checkpoint turned out to be.
+
+    Attributes:
+        name: `X-LAN` or `X-Transformer`.
+        layers: its layers in words.
+        spec: all its numbers.
+        parameters: how many numbers it has learned.
+    """
+
+    name: str
+    layers: str
+    spec: Spec
+    parameters: int
+
+
+def import_checkpoint(
+    checkpoint: str | os.PathLike[str],
+    vocab: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+) -> Imported:
+    """Turn a checkpoint released by the authors into a model directory; nothing in the file is executed.
+
+    Args:
+        checkpoint: `caption_model_NN.pth`, or the same names as `.safetensors`.
+        vocab: their vocabulary, a text file with one word a line.
+        output: the model directory to write.
+        replace: replace a model directory that already exists.
+
+    Raises:
+        WeightsError: not such a checkpoint.
+        ModelError: something exists at `output`, or the vocabulary is another one.
+    """
+    from xlan.model.released import convert_released, read_checkpoint
+
+    _check_output(output, replace=replace)
+    vocabulary = Vocabulary.from_released(vocab)
+    spec, weights = convert_released(read_checkpoint(checkpoint))
+    if len(vocabulary) != spec.vocab_size:
+        raise ModelError(
+            f"{vocab}: {len(vocabulary) - 1} words make {len(vocabulary)} ids, the checkpoint has {spec.vocab_size}; "
+            "give the vocabulary it was trained with"
+        )
+    name, layers = "X-Transformer", ""
+    if isinstance(spec, XLANSpec):
+        name, layers = "X-LAN", f"{spec.depth} encoder blocks, LSTM decoder"
+    else:
+        layers = f"{spec.encoder_layers} + {spec.decoder_layers} layers"
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    card = CARD.format(
+        name=name,
+        source=Path(checkpoint).name,
+        architecture=f"{name}, {layers}, width {spec.dim}, {spec.heads} heads",
+        parameters=parameters,
+        vocab_size=spec.vocab_size,
+        feature_dim=spec.feature_dim,
+    )
+    save_pretrained(output, spec, weights, vocabulary, card=card)
+    return Imported(name, layers, spec, parameters)
+
+
+def read_card(path: str | os.PathLike[str]) -> str:
+    """The text of a model card somebody wrote."""
+    return read_text(path, max_bytes=MAX_CARD_BYTES)
+
+
+def _check_output(output: str | os.PathLike[str], *, replace: bool) -> None:
+    if is_model_directory(output) and not replace:
+        raise ModelError(f"{output}: a model directory already exists there; use --force to replace it")
