@@ -5,16 +5,16 @@
     g.output("embedded", g.linear(x, "encoder.embed", 2048, 1024), "float32", ["images", "regions", 1024])
     content = g.model("encoder", {"xlan.format": "1"})
 
-Weights are float32 in the graph whatever they are in the file. `precision` says how they are stored: `float32`,
-`float16` (with a cast behind them, which a runtime does once, when it loads the graph) or `int8` (the large matrices in
-blocks of 8 bits, see `quantise`; activations are quantised row by row as they come, so that what a row gives does not
-depend on its neighbours in the batch).
+All arithmetic is float32. `precision` says how weights are stored: `stored` (as the file has them: nothing is copied),
+`float32`, `float16` or `int8` (the large matrices in blocks of 8 bits, see `quantise`; activations are quantised row by
+row as they come, so that what a row gives does not depend on its neighbours in the batch). Behind float16 stands a
+cast, which a runtime does once, when it loads the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from xlan.export import proto
 from xlan.export.proto import Array, Attribute
 from xlan.export.quantise import BLOCK, LEAST_QUANTISED, quantise_blocks, quantise_rows
 
-Precision = Literal["float32", "float16", "int8"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Precision = Literal["stored", "float32", "float16", "int8"]
 EPSILON = 1e-5  # of every norm
 EMBEDDED_BYTES = 1024  # larger tensors can be handed over beside the graph
 
@@ -155,7 +154,7 @@ class Graph:
     # Weights
 
     def array(self, name: str, *shape: int) -> Array:
-        """A weight as float32.
+        """A weight, float32 unless graphs keep what is stored.
 
         Raises:
             WeightsError: there is none of that name, or it has another shape.
@@ -169,13 +168,14 @@ class Graph:
                 f"{self._source}: does not fit the architecture; {name} has shape {list(array.shape)} "
                 f"instead of {list(shape)}"
             )
-        return array.astype(np.float32)
+        return array if self.precision == "stored" else array.astype(np.float32)
 
     def tensor(self, name: str, array: Array) -> str:
-        """A tensor of weights, stored as `precision` says (8 bits are for matrices only, see `multiply`)."""
-        if self.precision == "float16" and array.size > 1 and array.dtype == np.float32:
-            return self.op("Cast", self._store(name, self._halved(name, array)), to=proto.DTYPES["float32"])
-        return self._store(name, array)
+        """A tensor of weights, float32 behind its cast (8 bits are for matrices only, see `multiply`)."""
+        if self.precision == "float16" and array.size > 1:
+            array = self._halved(name, array)
+        value = self._store(name, array)
+        return value if array.dtype == np.float32 else self.op("Cast", value, to=proto.DTYPES["float32"])
 
     def _halved(self, name: str, array: Array) -> Array:
         if np.abs(array).max(initial=0) > np.finfo(np.float16).max:
@@ -194,6 +194,8 @@ class Graph:
     def multiply(self, x: str, name: str, weight: Array) -> str:
         """`x W^T` for `x` `[..., in]` and an array `[out, in]`."""
         outside, inside = weight.shape
+        if self.precision == "stored":  # turning is faster in the runtime than here
+            return self.op("MatMul", x, self.transpose(self.tensor(name, weight), 1, 0))
         if self.precision != "int8" or weight.size < LEAST_QUANTISED:
             return self.op("MatMul", x, self.tensor(f"{name}.t", weight.T))
         values, scales = quantise_blocks(weight)
@@ -223,10 +225,11 @@ class Graph:
             rows = self.op("Gather", self._store(f"{name}.rows", values), ids, axis=0)
             rows = self.op("Cast", rows, to=proto.DTYPES["float32"])
             return self.mul(rows, self.op("Gather", self._store(f"{name}.scales", scales), ids, axis=0))
-        if self.precision == "float16":  # cast the rows, not the table
-            rows = self.op("Gather", self._store(f"{name}.rows", self._halved(name, table)), ids, axis=0)
-            return self.op("Cast", rows, to=proto.DTYPES["float32"])
-        return self.op("Gather", self._store(f"{name}.rows", table), ids, axis=0)
+        if self.precision == "float16":
+            table = self._halved(name, table)
+        rows = self.op("Gather", self._store(f"{name}.rows", table), ids, axis=0)
+        # Cast the rows, not the table.
+        return rows if table.dtype == np.float32 else self.op("Cast", rows, to=proto.DTYPES["float32"])
 
     def layer_norm(self, x: str, name: str, width: int) -> str:
         """LayerNorm over the last dimension."""

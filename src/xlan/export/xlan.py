@@ -65,9 +65,9 @@ def _encoder(g: Graph, spec: XLANSpec) -> None:
     borders.remember(g, "keys", cache.keys, [layer.heads, REGIONS, layer.key_width])
     borders.remember(g, "values", cache.values, [layer.heads, REGIONS, layer.value_width])
     _, for_image, _ = _input_weights(g, spec)
-    bias = g.array("decoder.lstm.bias_ih", 4 * dim) + g.array("decoder.lstm.bias_hh", 4 * dim)
+    halves = [g.array(f"decoder.lstm.bias_{side}", 4 * dim).astype(np.float32) for side in ("ih", "hh")]
     gates = g.multiply(summary, "decoder.lstm.image", for_image)
-    borders.remember(g, "gates", g.add(gates, g.tensor("decoder.lstm.bias", bias)), [4 * dim])
+    borders.remember(g, "gates", g.add(gates, g.tensor("decoder.lstm.bias", halves[0] + halves[1])), [4 * dim])
 
 
 def _input_weights(g: Graph, spec: XLANSpec) -> list[np.ndarray]:
