@@ -4,7 +4,7 @@ POST /v1/captions        a picture in, a sentence out      GET /            the 
 POST /v1/captions/batch  several pictures                  GET /static/…    its script and style
 GET  /v1/model           which model, which limits         GET /docs        the API as a page
 GET  /v1/health          ok, or stopping                   GET /openapi.json
-GET  /metrics            for Prometheus
+GET  /metrics            for Prometheus                    GET /examples    pictures to try it with
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from xlan import __version__
 from xlan.pages.layout import STYLE
 from xlan.pipeline import Captioner
+from xlan.serving import examples
 from xlan.serving.guard import Guard
 from xlan.serving.metrics import CONTENT_TYPE
 from xlan.serving.openapi import (
@@ -45,7 +46,7 @@ STATIC_TYPES = {
     ".svg": "image/svg+xml",
 }
 PROTECTED = frozenset({"/v1/captions", "/v1/captions/batch", "/v1/model", "/metrics"})
-PAGES = frozenset({"/", "/docs", "/openapi.json", "/v1/health", "/static"})
+PAGES = frozenset({"/", "/docs", "/openapi.json", "/v1/health", "/static", "/examples"})
 
 
 def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> FastAPI:
@@ -152,6 +153,17 @@ def _add_pages(app: FastAPI) -> None:
     @app.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
         return HTMLResponse(docs_page(app.openapi(), str(request.base_url).rstrip("/")))
+
+    @app.get("/examples", include_in_schema=False)
+    async def example_names() -> Response:
+        return JSONResponse(examples.names())
+
+    @app.get("/examples/{name}", include_in_schema=False)
+    def example(name: str) -> Response:  # not async: FastAPI runs it in a thread
+        found = examples.picture(name)
+        if found is None:
+            raise from_status(404)
+        return Response(found, headers={"Cache-Control": "max-age=3600"}, media_type="image/jpeg")
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static(name: str) -> Response:

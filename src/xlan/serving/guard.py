@@ -129,7 +129,8 @@ class Guard:
                 raise Problem("token", "expected a header Authorization: Bearer …", {"WWW-Authenticate": challenge})
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        path = "/static" if scope["path"].startswith("/static/") else scope["path"]
+        path = scope["path"]
+        path = next((folder for folder in ("/static", "/examples") if path.startswith(folder + "/")), path)
         route = path if path in self._routes else "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(route, method, str(status)).inc()

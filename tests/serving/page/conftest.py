@@ -12,8 +12,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 # Chromium itself reports every answer that is not 2xx; the page shows those in words.
-NOT_OURS = re.compile("Failed to load resource")
-# A busy machine is no fault of the page.
+REPORTED_BY_CHROMIUM = re.compile("Failed to load resource")
+# Machines under test can be slow.
 PATIENCE_MS = 30_000
 
 
@@ -44,7 +44,7 @@ def open_page(page_of: Callable[..., Any], server: Any) -> Iterator[Callable[...
         page = page_of(permissions=["clipboard-read", "clipboard-write"], **options)
         page.set_default_timeout(PATIENCE_MS)
         pytest.importorskip("playwright.sync_api").expect.set_options(timeout=PATIENCE_MS)
-        page.on("console", lambda line: NOT_OURS.match(line.text) or faults.append(line.text))
+        page.on("console", lambda line: REPORTED_BY_CHROMIUM.match(line.text) or faults.append(line.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("request", lambda asked: asked.url.startswith((url, "blob:", "data:")) or faults.append(asked.url))
         page.goto(url)

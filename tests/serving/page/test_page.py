@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import csv
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -107,6 +108,7 @@ def test_a_dropped_photo_gets_its_caption(page: Any, photo: Photo) -> None:
 
 def test_pointing_at_words_shows_the_numbers_of_the_api(page: Any, photo: Photo) -> None:
     answer = answer_to(page, lambda: add(page, photo(2)))
+    page.get_by_label("Show the model’s cells").check()
     card, svg = page.locator(".result"), page.locator(".photo .heat")
     assert svg.count() == 0
     for i, word in enumerate(answer["words"]):
@@ -118,6 +120,67 @@ def test_pointing_at_words_shows_the_numbers_of_the_api(page: Any, photo: Photo)
         assert f"{word['runners_up'][0]['text']} {percent(word['runners_up'][0]['probability'])}" in told
     page.mouse.move(0, 0)
     assert svg.count() == 0
+
+
+def test_the_heat_is_smooth_and_true_at_the_centre_of_every_cell(page: Any, photo: Photo) -> None:
+    answer = answer_to(page, lambda: add(page, photo(2)))
+    boxes, word = np.array(answer["boxes"]), answer["words"][0]
+    words_of(page.locator(".result")).first.click()
+    read = """canvas => {
+        const {data, width, height} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        return {alpha: [...data].filter((_, i) => i % 4 === 3), width, height};
+    }"""
+    found = page.locator(".photo canvas.heat").evaluate(read)
+    alpha = np.array(found["alpha"]).reshape(found["height"], found["width"])
+    placed = [i for i, box in enumerate(answer["boxes"]) if box != [0, 0, 1, 1]]
+    most = max(word["spatial"][i] for i in placed)
+    for i in placed:
+        x, y = (boxes[i, :2] + boxes[i, 2:]) / 2 * [found["width"], found["height"]]
+        at = alpha[int(y) - 1 : int(y) + 1, int(x) - 1 : int(x) + 1].mean()
+        assert at == pytest.approx(255 * 0.85 * word["spatial"][i] / most, abs=3)
+    steps = np.abs(np.diff(alpha.astype(int), axis=1))
+    assert steps.max() <= 0.2 * max(1, np.ptp(alpha))  # no edge between cells
+
+
+def test_an_example_is_captioned_like_a_photo(page: Any) -> None:
+    first = page.locator("#examples button").first
+    name = first.inner_text()
+    answer_to(page, first.click)
+    assert page.locator(".result h2").inner_text() == f"{name}.jpg"
+
+
+def test_the_hint_is_shown_once_and_nothing_is_reserved_for_words(page: Any, photo: Photo) -> None:
+    add(page, photo(1), photo(2))
+    expect(page.locator("[data-state=done]")).to_have_count(2)
+    assert page.get_by_text("Point at a word, tap it").filter(visible=True).count() == 1
+    assert page.locator(".telling").first.bounding_box()["height"] == 0
+    card, frame = (page.locator(name).first.bounding_box() for name in (".result", ".photo"))
+    assert frame["height"] >= card["height"] - 4  # the photo fills its side of the card
+
+
+def test_all_photos_as_csv_and_cleared(page: Any, photo: Photo, tmp_path: Path) -> None:
+    answers = [answer_to(page, lambda: add(page, photo(1)))]
+    answers.insert(0, answer_to(page, lambda: add(page, {**photo(2), "name": '=SUM("A")'})))
+    with page.expect_download() as caught:
+        page.get_by_role("button", name="Download all as CSV").click()
+    caught.value.save_as(tmp_path / "captions.csv")
+    with (tmp_path / "captions.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == ['\'=SUM("A")', "photo1.jpg"]
+    assert [row["caption"] for row in rows] == [answer["caption"] for answer in answers]
+    assert [float(row["confidence"]) for row in rows] == [answer["confidence"] for answer in answers]
+    page.get_by_role("button", name="Clear all").click()
+    expect(page.locator("#empty")).to_be_visible()
+    assert page.locator(".result").count() == 0
+
+
+def test_other_captions_are_ordered_by_the_number_beside_them(page: Any, photo: Photo) -> None:
+    others = [{"caption": f"caption {share}", "confidence": share, "score": -1.0} for share in (0.2, 0.7, 0.4)]
+    fake(page, "a dog", others=others)
+    add(page, photo(6))
+    page.locator(".others summary").click()
+    shown = page.locator(".others li").all_inner_texts()
+    assert [line.split()[1] for line in shown] == ["0.7", "0.4", "0.2"]
 
 
 def test_a_tapped_word_stays_until_it_is_tapped_again(open_page: Callable[..., Any], photo: Photo) -> None:
@@ -207,7 +270,7 @@ def test_options_reach_the_server_and_photos_can_be_captioned_again(page: Any, p
         *[("must", "dog|dogs"), ("must", "grass"), ("explain", "true")],
     ]
     assert "grass" in answer["caption"]
-    expect(page.locator(".facts")).to_contain_text("10 drawn, temperature 1, seed 7, with dog|dogs, grass")
+    expect(page.locator(".facts")).to_contain_text("10 drawn at random, temperature 1, seed 7, with dog|dogs, grass")
     assert page.locator(".others summary").inner_text() == "Also drawn (9)"
 
 
@@ -223,13 +286,20 @@ def test_a_word_the_model_does_not_know(page: Any, photo: Photo) -> None:
 # --- taking captions away ---------------------------------------------------------------------------------------------
 
 
-def fake(page: Any, caption: str) -> None:
+def fake(page: Any, caption: str, others: Sequence[dict[str, Any]] = ()) -> None:
     """The server answers with this caption."""
     words = [
         {"text": text, "probability": 0.5, "runners_up": [], "spatial": None, "channel": None}
         for text in caption.split()
     ]
-    record = {"caption": caption, "confidence": 0.5, "score": -1.0, "words": words, "others": [], "boxes": None}
+    record = {
+        "caption": caption,
+        "confidence": 0.5,
+        "score": -1.0,
+        "words": words,
+        "others": list(others),
+        "boxes": None,
+    }
     about = {"image": {"width": 4, "height": 3}, "model": "m", "seconds": {"queue": 0.0, "model": 0.0}}
     page.route(CAPTIONS, lambda route: route.fulfill(json={**record, **about}))
 
@@ -283,6 +353,7 @@ def test_a_text_file(page: Any, photo: Photo) -> None:
     card = page.locator(".result:has-text('notes.txt')")
     expect(card.get_by_role("status").first).to_contain_text("This file is not a picture of a known format; known are")
     assert card.get_attribute("data-state") == "error"
+    assert card.get_by_role("button").all_inner_texts() == ["Remove"]  # trying again would not help
     expect(page.locator(".result:has-text('photo8.jpg')")).to_have_attribute("data-state", "done")
 
 

@@ -84,14 +84,14 @@ def test_the_whole_way_by_keyboard(page: Any, photo: Photo) -> None:
     page.keyboard.press("ArrowUp")
     tab_to(page, "#again")
     page.keyboard.press("Enter")
-    expect(page.locator(".facts")).to_contain_text("4 beams")
+    expect(page.locator(".facts")).to_contain_text("search keeping 4 sentences")
 
     tab_to(page, ".sentence button")
     shown = []
     for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
         page.keyboard.press(key)
         assert focused(page, ".sentence button[aria-pressed=true]")
-        shown.append(page.locator(".photo .heat").inner_html())
+        shown.append(page.locator(".photo .heat").evaluate("canvas => canvas.toDataURL()"))
     assert shown[0] != shown[1]
     described = page.evaluate(
         "document.getElementById(document.activeElement.getAttribute('aria-describedby')).innerText"

@@ -2,9 +2,10 @@
 // The page of `xlan serve`: photos in, a card for each, captions from the server, words to point at.
 // Photos stay in this page's memory and go to this server alone.
 
-import { find, listed, make, meter, percent, Refusal } from "./basics.js";
-import { explanation, save } from "./explanation.js";
-import { heat, traits } from "./heat.js";
+import { find, listed, make, meter, percent, Refusal, save } from "./basics.js";
+import { examples } from "./examples.js";
+import { explanation } from "./explanation.js";
+import { heat, ranked, traits } from "./heat.js";
 import { options, showOptions } from "./options.js";
 import { asJpeg, decoded, fitting, scaled } from "./pictures.js";
 import { captionOf, facts } from "./server.js";
@@ -14,11 +15,12 @@ import { captionOf, facts } from "./server.js";
 
 const AT_ONCE = 2; // requests under way
 const SHOWN = 1600; // longest side in pixels of a photo on the page
+const PANORAMA = 1.9; // times as wide as high
 const LOOKING = "Looking at the photo…";
-const TIP = "Point at a word, tap it, or reach it with the arrow keys, to see where the model looked.";
 
 const form = find("#controls", HTMLFormElement);
 const list = find("#cards", HTMLElement);
+const cellsWanted = find("#cells", HTMLInputElement);
 /** @type {Card[]} */
 const cards = [];
 /** @type {Card[]} */
@@ -88,7 +90,9 @@ class Card {
 
   /** @param {number} width @param {number} height */
   shape(width, height) {
-    if (width && height) this.photo.style.setProperty("--ratio", String(width / height));
+    if (!width || !height) return;
+    this.photo.style.setProperty("--ratio", String(width / height));
+    this.item.classList.toggle("panorama", width > PANORAMA * height); // beside it, the text would be the taller one
   }
 
   get busy() {
@@ -105,16 +109,19 @@ class Card {
   /**
    * Only what people wait for is announced.
    * @param {"waiting" | "working" | "done" | "error"} state @param {string} text
+   * @param {boolean} announce @param {string} again what the button says that captions the photo again; "" for no button
    */
-  show(state, text, announce = state === "error") {
+  show(state, text, announce = state === "error", again = "Caption again") {
     const line = this.part(".state");
     line.setAttribute("aria-live", announce ? "polite" : "off");
     line.textContent = text;
     this.item.dataset.state = state;
     this.item.dataset.answered = this.answer ? "yes" : "no";
-    const again = this.part("[data-do=again]");
-    again.textContent = state === "error" ? "Try again" : "Caption again";
-    again.setAttribute("aria-disabled", String(this.busy));
+    const button = this.part("[data-do=again]");
+    button.textContent = again;
+    button.hidden = !again;
+    button.setAttribute("aria-disabled", String(this.busy));
+    refresh();
   }
 
   async run() {
@@ -132,7 +139,8 @@ class Card {
       this.showAnswer(this.answer, chosen);
     } catch (error) {
       if (signal.aborted) return;
-      this.show("error", error instanceof Refusal ? error.message : `Something went wrong in this page: ${error}`);
+      if (error instanceof Refusal) this.show("error", error.message, true, error.again);
+      else this.show("error", `Something went wrong in this page: ${error}`, true, "Try again");
     }
   }
 
@@ -187,14 +195,14 @@ class Card {
       return block;
     });
     this.sentence.replaceChildren(...(buttons.length ? buttons : ["(nothing)"]));
-    this.part(".telling").replaceChildren(...told, make("p", { class: "soft" }, TIP));
+    this.part(".telling").replaceChildren(...told);
   }
 
   /** @param {Answer["others"]} others */
   fillOthers(others) {
     this.part(".others").hidden = !others.length;
     this.part(".others summary").textContent = `${this.drawn ? "Also drawn" : "Other captions"} (${others.length})`;
-    const items = others.map(({ caption, confidence }) =>
+    const items = ranked(others).map(({ caption, confidence }) =>
       make("li", {}, caption || "(nothing)", make("span", { class: "soft" }, ` ${percent(confidence)}`)),
     );
     this.part(".others ol").replaceChildren(...items);
@@ -205,10 +213,10 @@ class Card {
     const spatial = i === null ? null : this.answer?.words[i].spatial;
     const boxes = this.answer?.boxes;
     const told = [...this.part(".telling").children];
-    told.forEach((block, k) => block.classList.toggle("on", k === (i ?? told.length - 1)));
+    told.forEach((block, k) => block.classList.toggle("on", k === i));
     this.photo.querySelector(".heat")?.remove();
     this.photo.classList.toggle("looked", Boolean(spatial && boxes));
-    if (spatial && boxes) this.photo.append(heat(spatial, boxes));
+    if (spatial && boxes) this.photo.append(heat(spatial, boxes, cellsWanted.checked));
   }
 
   /** Keep a word in view; null for none. @param {number | null} i */
@@ -264,15 +272,20 @@ class Card {
   download() {
     if (!this.answer) return;
     const html = explanation(this.name, this.image, this.answer, this.drawn);
-    save(html, `${this.name.replace(/\.\w+$/, "")}-explained.html`);
+    save(html, "text/html", `${this.name.replace(/\.\w+$/, "")}-explained.html`);
+  }
+
+  /** Take the card off the page and free what it holds. */
+  dispose() {
+    this.abort.abort();
+    for (const group of [cards, queue]) if (group.includes(this)) group.splice(group.indexOf(this), 1);
+    this.item.remove();
+    for (const address of [this.address, this.image.src]) URL.revokeObjectURL(address);
   }
 
   remove() {
-    this.abort.abort();
-    for (const group of [cards, queue]) if (group.includes(this)) group.splice(group.indexOf(this), 1);
     const next = this.item.nextElementSibling ?? this.item.previousElementSibling;
-    this.item.remove();
-    for (const address of [this.address, this.image.src]) URL.revokeObjectURL(address);
+    this.dispose();
     refresh();
     (next ? find("h2", HTMLElement, next) : find("#files", HTMLElement)).focus();
     tell(`${this.name} removed.`, false);
@@ -292,6 +305,10 @@ function refresh() {
   document.body.classList.toggle("begun", cards.length > 0);
   list.hidden = !cards.length;
   find("#empty", HTMLElement).hidden = cards.length > 0;
+  find("#tools", HTMLElement).hidden = !cards.length;
+  const answered = cards.some((card) => card.answer);
+  find("#hint", HTMLElement).hidden = !answered;
+  find("#csv", HTMLButtonElement).disabled = !answered;
   find("#again", HTMLButtonElement).disabled = !cards.length;
 }
 
@@ -310,6 +327,25 @@ function add(files, otherwise) {
   list.prepend(...fresh.map((card) => card.item));
   refresh();
   tell(fresh.length === 1 ? `${fresh[0].name} added.` : `${fresh.length} photos added.`, false);
+}
+
+function clearAll() {
+  const count = cards.length;
+  for (const card of [...cards]) card.dispose();
+  refresh();
+  find("#files", HTMLElement).focus();
+  tell(count === 1 ? "1 photo removed." : `${count} photos removed.`, false);
+}
+
+/** A field of a CSV file; a spreadsheet would run a name that begins like a formula. @param {string} text */
+const csvField = (text) => `"${text.replace(/^(?=[=+\-@\t\r])/, "'").replace(/"/g, '""')}"`;
+
+/** All captions, as shown from top to bottom. */
+function downloadCsv() {
+  const lines = cards.flatMap(({ name, answer }) =>
+    answer ? [[csvField(name), csvField(answer.caption), answer.confidence].join(",")] : [],
+  );
+  save(`\ufeff${["image,caption,confidence", ...lines].join("\r\n")}\r\n`, "text/csv;charset=utf-8", "captions.csv");
 }
 
 /** @param {boolean} on */
@@ -336,6 +372,9 @@ document.addEventListener("paste", (event) => {
   const typing = event.target instanceof HTMLInputElement && event.target.type !== "file";
   if (files.length || !typing) add(files, "There is no picture in the clipboard.");
 });
+find("#clear", HTMLButtonElement).addEventListener("click", clearAll);
+find("#csv", HTMLButtonElement).addEventListener("click", downloadCsv);
+cellsWanted.addEventListener("change", () => cards.forEach((card) => card.look(card.chosen)));
 form.addEventListener("change", showOptions);
 form.addEventListener("submit", (event) => {
   event.preventDefault();
@@ -343,4 +382,5 @@ form.addEventListener("submit", (event) => {
   for (const card of cards) if (!card.busy) card.enqueue();
 });
 showOptions();
+void examples((file) => add([file], ""));
 facts(undefined, false).catch(() => {}); // only to name the model early: a photo that needs it will say what is wrong

@@ -4,7 +4,20 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An error whose message is written for the person at the page. */
-export class Refusal extends Error {}
+export class Refusal extends Error {
+  /** @param {string} message @param {string} again what a button that may help says; "" where nothing would */
+  constructor(message, again = "") {
+    super(message);
+    this.again = again;
+  }
+}
+
+/** Hand a file to the person. @param {string} content @param {string} type @param {string} name */
+export function save(content, type, name) {
+  const address = URL.createObjectURL(new Blob([content], { type }));
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
 
 /**
  * The one element of its kind; a page without it is broken.

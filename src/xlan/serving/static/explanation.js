@@ -3,7 +3,7 @@
 // It is made here and not by the server, which has forgotten the photo by now.
 
 import { draw, listed, make, meter, percent } from "./basics.js";
-import { heat, traits, whereItLooked } from "./heat.js";
+import { cells, ranked, traits, whereItLooked } from "./heat.js";
 import { scaled } from "./pictures.js";
 
 /** @typedef {import("./server.js").Answer} Answer */
@@ -40,7 +40,7 @@ function sentence(answer, drawn) {
   const block = make("div", {}, make("p", { class: "said" }, answer.caption || "(nothing)"));
   block.append(meter(answer.confidence, "confidence"), make("p", { class: "facts" }, facts));
   if (!answer.others.length) return block;
-  const others = answer.others.map((other) => make("li", {}, `${other.caption} (${percent(other.confidence)})`));
+  const others = ranked(answer.others).map((other) => make("li", {}, `${other.caption} (${percent(other.confidence)})`));
   block.append(make("h2", {}, drawn ? "Also drawn" : "Other sentences it kept"), make("ol", {}, ...others));
   return block;
 }
@@ -52,7 +52,7 @@ function wordByWord(answer, shot) {
     const told = make("div", {}, title, meter(word.probability, "probability"), listed(traits(word, answer.boxes)));
     if (!word.spatial || !answer.boxes) return make("li", { class: "word" }, told);
     const label = `“${word.text}”: ${whereItLooked(word.spatial, answer.boxes)}`;
-    return make("li", { class: "word" }, shot(label, heat(word.spatial, answer.boxes)), told);
+    return make("li", { class: "word" }, shot(label, cells(word.spatial, answer.boxes)), told);
   });
   return make("ol", { class: "words", role: "list" }, ...items);
 }
@@ -84,11 +84,4 @@ export function explanation(name, image, answer, drawn) {
   // As text: the policy of this page forbids style elements, even in a document that is not shown.
   const html = page.documentElement.outerHTML.replace("</head>", () => `<style>\n${style()}\n</style></head>`);
   return `<!doctype html>\n${html}\n`;
-}
-
-/** Hand a file to the person. @param {string} html @param {string} name */
-export function save(html, name) {
-  const address = URL.createObjectURL(new Blob([html], { type: "text/html" }));
-  make("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }

@@ -1,12 +1,13 @@
 // @ts-check
 // Where the model looked, as a drawing and in words: the rule of xlan.pages.heat, so that all our pages show the same.
 
-import { draw, percent } from "./basics.js";
+import { draw, make, percent } from "./basics.js";
 
 /** @typedef {{text: string, probability: number}} Chance */
 /** @typedef {Chance & {runners_up: Chance[], spatial: number[] | null}} Word */
 
 const STRENGTH = 0.85;
+const CELL = 16; // pixels of a cell in the smooth drawing
 const EVEN = 1.5; // a strongest place below so many times the mean is hardly one
 
 /** A grid's region for the picture as a whole says nothing of a place. @param {number[]} box */
@@ -31,7 +32,7 @@ function rectangle(box) {
  * An SVG of unit size to lay over the photo: opacity 0.85 · w / max w over each region, a line around the strongest.
  * @param {number[]} spatial [N] weights @param {number[][]} boxes [N][4] fractions of the photo
  */
-export function heat(spatial, boxes) {
+export function cells(spatial, boxes) {
   const top = strongest(spatial, boxes);
   const svg = draw("svg", { class: "heat", viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" });
   if (top < 0) return svg;
@@ -44,6 +45,82 @@ export function heat(spatial, boxes) {
   for (const line of ["edge", "edge-in"]) svg.append(draw("rect", { ...rectangle(boxes[top]), class: line }));
   return svg;
 }
+
+/**
+ * Regions that tile the photo, row by row, without those that cover all of it; null where they do not.
+ * @param {number[][]} boxes @returns {number[][] | null} rows of region numbers
+ */
+function grid(boxes) {
+  /** @type {Map<string, {y: number, row: Map<string, {x: number, i: number}>}>} */
+  const rows = new Map();
+  const key = (/** @type {number} */ value) => value.toFixed(3);
+  const placed = boxes.flatMap((box, i) => (coversAll(box) ? [] : [{ box, i }]));
+  for (const { box, i } of placed) {
+    const found = rows.get(key(box[1])) ?? { y: box[1], row: new Map() };
+    rows.set(key(box[1]), found);
+    found.row.set(key(box[0]), { x: box[0], i });
+  }
+  const width = rows.values().next().value?.row.size ?? 0;
+  const near = (/** @type {number} */ share) => Math.abs(share - 1) < 0.01;
+  /** @param {number[]} box */
+  const same = ([x0, y0, x1, y1]) => near((x1 - x0) * width) && near((y1 - y0) * rows.size);
+  const whole = placed.length > 1 && placed.length === width * rows.size && placed.every(({ box }) => same(box));
+  if (!whole || [...rows.values()].some(({ row }) => row.size !== width)) return null;
+  const ordered = [...rows.values()].sort((a, b) => a.y - b.y);
+  return ordered.map(({ row }) => [...row.values()].sort((a, b) => a.x - b.x).map(({ i }) => i));
+}
+
+/**
+ * Between the centres of which two cells a pixel lies, and how far: 0 at the first, 1 at the second, level at both.
+ * @param {number} pixel @param {number} count of cells
+ */
+function between(pixel, count) {
+  const place = Math.min(count - 1, Math.max(0, (pixel + 0.5) / CELL - 0.5));
+  const first = Math.min(Math.floor(place), Math.max(0, count - 2));
+  const far = place - first;
+  return { first, second: Math.min(first + 1, count - 1), share: far * far * (3 - 2 * far) };
+}
+
+/**
+ * The same heat without steps: a cell's own opacity at its centre, a smooth passage between centres.
+ * @param {number[]} spatial @param {number[][]} rows of region numbers
+ */
+function smooth(spatial, rows) {
+  const canvas = /** @type {HTMLCanvasElement} */ (make("canvas", { class: "heat", "aria-hidden": "true" }));
+  canvas.width = CELL * rows[0].length;
+  canvas.height = CELL * rows.length;
+  const context = canvas.getContext("2d");
+  const most = Math.max(...rows.flat().map((i) => spatial[i]));
+  if (!context || most <= 0) return canvas;
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--heat").trim();
+  const colour = [1, 3, 5].map((i) => parseInt(String(context.fillStyle).slice(i, i + 2), 16)); // of #rrggbb
+  const image = context.createImageData(canvas.width, canvas.height);
+  for (let y = 0; y < canvas.height; y++) {
+    const down = between(y, rows.length);
+    for (let x = 0; x < canvas.width; x++) {
+      const across = between(x, rows[0].length);
+      const [above, below] = [rows[down.first], rows[down.second]].map(
+        (row) => spatial[row[across.first]] * (1 - across.share) + spatial[row[across.second]] * across.share,
+      );
+      const weight = above * (1 - down.share) + below * down.share;
+      image.data.set([...colour, Math.round((255 * STRENGTH * weight) / most)], 4 * (y * canvas.width + x));
+    }
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/**
+ * Where the model looked, to lay over the photo: smooth where the regions are a grid, unless its cells are wanted.
+ * @param {number[]} spatial @param {number[][]} boxes @param {boolean} exact
+ */
+export function heat(spatial, boxes, exact) {
+  const rows = exact ? null : grid(boxes);
+  return rows ? smooth(spatial, rows) : cells(spatial, boxes);
+}
+
+/** Captions in the order of the number that is shown beside them. @template {{confidence: number}} T @param {T[]} others */
+export const ranked = (others) => [...others].sort((a, b) => b.confidence - a.confidence);
 
 /** As "top left", or "" for the centre. @param {number[]} box */
 function placeInWords([x0, y0, x1, y1]) {

@@ -21,8 +21,8 @@ export function options() {
   const names = drawing.checked ? ["samples", "temperature", "seed"] : ["beams"];
   const [first, temperature, seed] = names.map(option);
   const must = option("must").split(",").map((word) => word.trim()).filter(Boolean);
-  const beams = `${first} ${first === "1" ? "beam" : "beams"}`;
-  const how = drawing.checked ? `${first} drawn, temperature ${temperature}, seed ${seed}` : beams;
+  const search = first === "1" ? "the likeliest word each time" : `search keeping ${first} sentences`;
+  const how = drawing.checked ? `${first} drawn at random, temperature ${temperature}, seed ${seed}` : search;
   return {
     fields: [...names.map((name) => [name, option(name)]), ...must.map((word) => ["must", word])],
     words: must.length ? `${how}, with ${must.join(", ")}` : how,

@@ -48,10 +48,10 @@ async function call(path, init, ask) {
     const headers = sent ? { Authorization: `Bearer ${sent}` } : {};
     const response = await fetch(path, { ...init, headers, cache: "no-store" }).catch((error) => {
       if (init.signal?.aborted) throw error;
-      throw new Refusal("The server cannot be reached. Is it still running?");
+      throw new Refusal("The server cannot be reached. Is it still running?", "Try again");
     });
     if (response.status !== 401 || !ask) return response;
-    if (sent === token && !(await askToken(sent !== ""))) throw new Refusal("The server asks for a token.");
+    if (sent === token && !(await askToken(sent !== ""))) throw new Refusal("The server asks for a token.", "Try again");
   }
 }
 
@@ -60,7 +60,10 @@ async function refusal(response) {
   const problem = await response.json().catch(() => ({}));
   const said = String(problem.detail || problem.title || `the server answered with status ${response.status}`);
   const detail = said.replace(/^image: (?=is |has |claims |cannot )/, "this file ").replace(/^must: /, "");
-  return new Refusal(detail[0].toUpperCase() + detail.slice(1) + (/[.!?]$/.test(detail) ? "" : "."));
+  const sentence = detail[0].toUpperCase() + detail.slice(1) + (/[.!?]$/.test(detail) ? "" : ".");
+  const options = /:(bad-option|unusable-options)$/.test(problem.type); // which the person can change
+  const passing = response.status >= 500 || [401, 408].includes(response.status);
+  return new Refusal(sentence, passing ? "Try again" : options ? "Caption again" : "");
 }
 
 /** The model and its limits. @param {AbortSignal | undefined} signal @param {boolean} ask for the token */
@@ -91,7 +94,7 @@ function pause(seconds, signal) {
  */
 export async function captionOf(photo, options, signal, wait) {
   const body = new FormData();
-  body.append("image", photo, "photo"); // what it is called is nobody's business
+  body.append("image", photo, "photo"); // the name of the file stays in this page
   for (const [field, value] of [...options, ["explain", "true"]]) body.append(field, value);
   for (let attempt = 1; ; attempt++) {
     const response = await call("v1/captions", { method: "POST", body, signal }, true);
