@@ -6,14 +6,31 @@ build_model("xlan", vocab_size=5000, dim=512)        the same with other numbers
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import nn
 
+from xlan.model.aoanet import AoAAttention, AoAEncoder, RefinerLayer
+from xlan.model.att2in import Att2inDecoder
 from xlan.model.attention import ConventionalAttention
 from xlan.model.captioner import CaptionModel
+from xlan.model.graph import GraphEncoder
 from xlan.model.multihead import MultiHeadAttention
-from xlan.model.spec import Spec, TransformerSpec, XLANSpec, model_spec, spec_from_dict, spec_to_dict
+from xlan.model.plain import AttributeEncoder, MaxoutCell, MeanEncoder, PlainDecoder
+from xlan.model.regions import RegionEncoder
+from xlan.model.spec import (
+    AoANetSpec,
+    Att2inSpec,
+    PlainSpec,
+    Spec,
+    TransformerSpec,
+    UpDownSpec,
+    XLANSpec,
+    model_spec,
+    spec_from_dict,
+    spec_to_dict,
+)
 from xlan.model.stack import RegionUpdate, StackLayer, XLinearStack
 from xlan.model.transformer import (
     TransformerDecoder,
@@ -22,6 +39,7 @@ from xlan.model.transformer import (
     TransformerEncoderLayer,
 )
 from xlan.model.transformer_parts import FeedForward
+from xlan.model.updown import UpDownDecoder
 from xlan.model.xlan import LSTMDecoder, XLANEncoder
 from xlan.model.xlinear import XLinearAttention, activation
 from xlan.model.xtransformer import (
@@ -43,9 +61,19 @@ def build_model(name: str | Spec, **overrides: Any) -> CaptionModel:
         spec = model_spec(name, **overrides)
     else:
         spec = spec_from_dict({**spec_to_dict(name), **overrides}, what="spec")
-    if isinstance(spec, XLANSpec):
-        return _xlan(spec)
-    return _xtransformer(spec) if spec.attention == "xlinear" else _transformer(spec)
+    match spec:
+        case XLANSpec():
+            return _xlan(spec)
+        case TransformerSpec():
+            return _xtransformer(spec) if spec.attention == "xlinear" else _transformer(spec)
+        case PlainSpec():
+            return _plain(spec)
+        case Att2inSpec():
+            return _att2in(spec)
+        case UpDownSpec():
+            return _updown(spec)
+        case AoANetSpec():
+            return _aoanet(spec)
 
 
 def _xlan(spec: XLANSpec) -> CaptionModel:
@@ -91,7 +119,7 @@ def _xlan(spec: XLANSpec) -> CaptionModel:
     return CaptionModel(encoder, decoder, spec)
 
 
-def _block(spec: Spec, *, released: bool = True) -> XLinearAttention:
+def _block(spec: XLANSpec | TransformerSpec, *, released: bool = True) -> XLinearAttention:
     return XLinearAttention(
         spec.dim,
         bilinear_dim=spec.dim,
@@ -170,5 +198,93 @@ def _transformer(spec: TransformerSpec) -> CaptionModel:
         dim=spec.dim,
         word_dropout=spec.word_dropout,
         logit_dropout=spec.logit_dropout,
+    )
+    return CaptionModel(encoder, decoder, spec)
+
+
+def _plain(spec: PlainSpec) -> CaptionModel:
+    encoder = (
+        AttributeEncoder(spec.feature_dim, spec.dim, attributes=spec.attributes, dropout=spec.input_dropout)
+        if spec.attributes
+        else MeanEncoder(spec.feature_dim, spec.dim)
+    )
+    maxout = spec.cell == "maxout"
+    decoder = PlainDecoder(
+        vocab_size=spec.vocab_size,
+        dim=spec.dim,
+        cell=MaxoutCell(spec.dim, spec.dim) if maxout else nn.LSTMCell(spec.dim, spec.dim, bias=spec.bias),
+        word_sigma=nn.ReLU() if spec.word_relu else None,
+        word_dropout=spec.word_dropout,
+        logit_dropout=spec.logit_dropout,
+    )
+    return CaptionModel(encoder, decoder, spec)
+
+
+def _att2in(spec: Att2inSpec) -> CaptionModel:
+    region_dim = spec.dim if spec.embed else spec.feature_dim
+    encoder = RegionEncoder(
+        spec.feature_dim, dim=spec.dim if spec.embed else None, summary_dim=None, dropout=spec.region_dropout
+    )
+    decoder = Att2inDecoder(
+        vocab_size=spec.vocab_size,
+        dim=spec.dim,
+        attention=ConventionalAttention(spec.dim, region_dim, hidden_dim=spec.attention_dim),
+        all_gates=spec.attention_into == "gates",
+        word_sigma=nn.ReLU() if spec.embed else None,
+        word_dropout=spec.word_dropout,
+        logit_dropout=spec.logit_dropout,
+    )
+    return CaptionModel(encoder, decoder, spec)
+
+
+def _updown(spec: UpDownSpec) -> CaptionModel:
+    graph = spec.graph == "spatial"
+    width = spec.feature_dim if graph else spec.dim
+    encoder = (
+        GraphEncoder(spec.feature_dim, dropout=spec.region_dropout)
+        if graph
+        else RegionEncoder(spec.feature_dim, dim=width, summary_dim=width, dropout=spec.region_dropout)
+    )
+    decoder = UpDownDecoder(
+        vocab_size=spec.vocab_size,
+        dim=spec.dim,
+        region_dim=width,
+        summary_dim=width,
+        attention_dim=spec.attention_dim,
+        look_back=spec.look_back,
+        word_dropout=spec.word_dropout,
+        attention_dropout=spec.attention_dropout,
+        language_dropout=spec.language_dropout,
+        logit_dropout=spec.logit_dropout,
+    )
+    return CaptionModel(encoder, decoder, spec)
+
+
+def _aoanet(spec: AoANetSpec) -> CaptionModel:
+    first = RefinerLayer(
+        spec.dim,
+        heads=spec.heads,
+        attention_dropout=spec.attention_dropout,
+        gate_dropout=spec.gate_dropout,
+        dropout=spec.residual_dropout,
+    )
+    encoder = AoAEncoder(
+        spec.feature_dim,
+        nn.ModuleList(copy.deepcopy(first) for _ in range(spec.depth)),  # as published, all layers start equal
+        dim=spec.dim,
+        dropout=spec.region_dropout,
+    )
+    decoder = LSTMDecoder(
+        vocab_size=spec.vocab_size,
+        dim=spec.dim,
+        attention=AoAAttention(spec.dim, heads=spec.heads, dropout=spec.attention_dropout),
+        word_sigma=nn.ReLU(),
+        add_summary=True,
+        project_attended=False,
+        word_dropout=spec.word_dropout,
+        attended_dropout=0.0,
+        context_dropout=spec.dropout,
+        logit_dropout=spec.logit_dropout,
+        drop_in_steps=True,
     )
     return CaptionModel(encoder, decoder, spec)

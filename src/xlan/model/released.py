@@ -1,6 +1,6 @@
-"""The authors' released checkpoints: their names and shapes → a spec and the weights of our model.
+"""Public checkpoints, of X-LAN's authors and of others: their names and shapes → a spec and the weights of our model.
 
-A released file is a bare state dict whose names begin with `module.`; it says nothing of the architecture, so every
+Such a file is a bare state dict, whose names may begin with `module.`; it says nothing of the architecture, so every
 number is read off the shapes. Dropout leaves no trace in weights and takes the published values.
 """
 
@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,7 +19,8 @@ from torch import Tensor
 
 from xlan.errors import WeightsError
 from xlan.model.build import build_model
-from xlan.model.spec import Spec, TransformerSpec, XLANSpec
+from xlan.model.public_names import FAMILIES, merge_biases
+from xlan.model.spec import AoANetSpec, Att2inSpec, Spec, TransformerSpec, UpDownSpec, XLANSpec
 from xlan.weights import compare_weights
 
 _BLOCK = {
@@ -111,11 +113,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     return {str(key): item for key, item in value.items()}
 
 
-def convert_released(weights: Mapping[str, Tensor]) -> tuple[Spec, dict[str, Tensor]]:
-    """Turn the authors' weights into a spec and the state dict of the model it describes.
+def convert_released(weights: Mapping[str, Tensor], *, heads: int | None = None) -> tuple[Spec, dict[str, Tensor]]:
+    """Turn public weights into a spec and the state dict of the model it describes.
+
+    Args:
+        weights: X-LAN or X-Transformer under the names of their authors, or UpDown, Att2in, Att2all, NewFC, Show and
+            Tell or AoANet under those of the widespread PyTorch implementation.
+        heads: heads of an AoANet, which its weights do not tell; default 8, as published.
 
     Raises:
-        WeightsError: not an X-LAN or X-Transformer of theirs; missing, unexpected and misshapen names are listed.
+        WeightsError: weights of another model; missing, unexpected and misshapen names are listed.
     """
     theirs = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
     theirs = {name: tensor for name, tensor in theirs.items() if name not in _IGNORED}
@@ -125,8 +132,17 @@ def convert_released(weights: Mapping[str, Tensor]) -> tuple[Spec, dict[str, Ten
     elif "decoder.embed_tokens.weight" in theirs:
         spec, names = _xtransformer_spec(theirs), _XTRANSFORMER_NAMES
     else:
-        some = ", ".join(sorted(theirs)[:3]) or "no tensors"
-        raise WeightsError(f"expected the weights of X-LAN or X-Transformer, got {some} …")
+        family = next((family for family in FAMILIES if family.sign in theirs), None)
+        if family is None:
+            some = ", ".join(sorted(theirs)[:3]) or "no tensors"
+            known = ", ".join(("X-LAN", "X-Transformer", *(family.name for family in FAMILIES)))
+            raise WeightsError(f"expected the weights of one of {known}; got {some} …")
+        spec, names = family.spec(theirs), family.names
+        theirs = merge_biases(theirs) if isinstance(spec, Att2inSpec | UpDownSpec) else theirs
+    if heads is not None:
+        if not isinstance(spec, AoANetSpec):
+            raise WeightsError(f"heads: only an AoANet needs to be told its number of heads, got heads={heads}")
+        spec = replace(spec, heads=heads)
     with torch.device("meta"):
         expected = {name: tensor.shape for name, tensor in build_model(spec).state_dict().items()}
     return spec, _rename(theirs, names, expected)
@@ -138,16 +154,25 @@ def _rename(
     ours: dict[str, Tensor] = {}
     unknown: list[str] = []
     for name, tensor in theirs.items():
-        stem, _, leaf = name.rpartition(".")
-        target = next((re.sub(key, value, stem) for key, value in names.items() if re.fullmatch(key, stem)), None)
+        target = _our_name(name, names)
         if target is None:
             unknown.append(name)
         else:
-            ours[f"{target}.{leaf}"] = _plain(name, tensor)
+            ours[target] = _plain(name, tensor)
     faults = compare_weights(expected, {name: tensor.shape for name, tensor in ours.items()}, unknown=unknown)
     if faults:
         raise WeightsError(f"the checkpoint does not fit the architecture its shapes suggest (our names): {faults}")
     return ours
+
+
+def _our_name(name: str, names: Mapping[str, str]) -> str | None:
+    stem, _, leaf = name.rpartition(".")
+    for pattern, ours in names.items():
+        if re.fullmatch(pattern, name):
+            return re.sub(pattern, ours, name)
+        if re.fullmatch(pattern, stem):
+            return f"{re.sub(pattern, ours, stem)}.{leaf}"
+    return None
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:

@@ -91,9 +91,137 @@ class TransformerSpec:
     logit_dropout: float = 0.5
 
 
-Spec = XLANSpec | TransformerSpec
+@dataclass(frozen=True)
+class PlainSpec:
+    """Every number of a language model that reads the image before its first word; the defaults are the "LSTM" row.
 
-# Configurations come from outside: beyond these no real model lies, only a machine brought to its knees.
+    Attributes:
+        cell: `maxout` (the SCST paper's) or `lstm`.
+        bias: biases in an `lstm` cell; a `maxout` cell always has them.
+        word_relu: ReLU on the embedded words.
+        attributes: number of attributes that are read first (LSTM-A₃); 0 for none.
+        vocab_size: number of ids.
+        feature_dim: width of the region features.
+        dim: width of everything inside.
+        input_dropout: on the image's vectors (LSTM-A₃ only).
+        word_dropout: on the embedded words.
+        logit_dropout: in front of the logits.
+    """
+
+    cell: Literal["maxout", "lstm"] = "maxout"
+    bias: bool = True
+    word_relu: bool = False
+    attributes: int = 0
+    vocab_size: int = 9488
+    feature_dim: int = 2048
+    dim: int = 512
+    input_dropout: float = 0.0
+    word_dropout: float = 0.0
+    logit_dropout: float = 0.5
+
+
+@dataclass(frozen=True)
+class Att2inSpec:
+    """Every number of an Att2in or Att2all; the defaults are Att2in as public code trains it.
+
+    Attributes:
+        attention_into: `candidate` (Att2in) or `gates` (Att2all).
+        embed: regions and words are embedded with a ReLU; false is the form nearest to the SCST paper.
+        vocab_size: number of ids.
+        feature_dim: width of the region features.
+        dim: width of words, LSTM and embedded regions.
+        attention_dim: width inside the attention.
+        region_dropout: on the embedded regions.
+        word_dropout: on the embedded words.
+        logit_dropout: in front of the logits.
+    """
+
+    attention_into: Literal["candidate", "gates"] = "candidate"
+    embed: bool = True
+    vocab_size: int = 9488
+    feature_dim: int = 2048
+    dim: int = 512
+    attention_dim: int = 512
+    region_dropout: float = 0.5
+    word_dropout: float = 0.5
+    logit_dropout: float = 0.5
+
+
+@dataclass(frozen=True)
+class UpDownSpec:
+    """Every number of an Up-Down or a GCN-LSTM; the defaults are Up-Down.
+
+    Attributes:
+        graph: `none` (regions are embedded one by one) or `spatial` (GCN-LSTM: a graph of their boxes).
+        look_back: what was attended last is part of the next query (the first half of LBPF).
+        vocab_size: number of ids.
+        feature_dim: width of the region features.
+        dim: width of words, both LSTMs and embedded regions.
+        attention_dim: width inside the attention.
+        region_dropout: on the encoded regions.
+        word_dropout: on the embedded words.
+        attention_dropout: inside the attention, behind its tanh.
+        language_dropout: on the input of the second LSTM.
+        logit_dropout: in front of the logits.
+    """
+
+    graph: Literal["none", "spatial"] = "none"
+    look_back: bool = False
+    vocab_size: int = 9488
+    feature_dim: int = 2048
+    dim: int = 1000
+    attention_dim: int = 512
+    region_dropout: float = 0.5
+    word_dropout: float = 0.5
+    attention_dropout: float = 0.0
+    language_dropout: float = 0.0
+    logit_dropout: float = 0.5
+
+
+@dataclass(frozen=True)
+class AoANetSpec:
+    """Every number of an AoANet; the defaults are the published model.
+
+    Attributes:
+        vocab_size: number of ids.
+        feature_dim: width of the region features.
+        dim: width of everything inside.
+        depth: layers of the refiner.
+        heads: heads of every attention.
+        region_dropout: on the embedded regions.
+        attention_dropout: on attention weights.
+        gate_dropout: in front of the refiner's gates.
+        residual_dropout: on what a refiner layer adds.
+        dropout: on the previous context.
+        word_dropout: on the embedded words.
+        logit_dropout: in front of the logits.
+    """
+
+    vocab_size: int = 9488
+    feature_dim: int = 2048
+    dim: int = 1024
+    depth: int = 6
+    heads: int = 8
+    region_dropout: float = 0.5
+    attention_dropout: float = 0.1
+    gate_dropout: float = 0.3
+    residual_dropout: float = 0.1
+    dropout: float = 0.5
+    word_dropout: float = 0.5
+    logit_dropout: float = 0.5
+
+
+Spec = XLANSpec | TransformerSpec | PlainSpec | Att2inSpec | UpDownSpec | AoANetSpec
+ARCHITECTURES: dict[str, type[Spec]] = {
+    "xlan": XLANSpec,
+    "transformer": TransformerSpec,
+    "lstm": PlainSpec,
+    "att2in": Att2inSpec,
+    "updown": UpDownSpec,
+    "aoanet": AoANetSpec,
+}
+
+# Configurations come from outside: no real model is larger, and a larger one would only exhaust the machine.
 MAX_LAYERS = 256
 MAX_SIZE = 1 << 24
 
@@ -127,11 +255,34 @@ MODELS: dict[str, Spec] = {
     "ablation-3x": replace(_PAPER, depth=3),
     "ablation-4x": replace(_PAPER, depth=4),
     "ablation-4x-elu": replace(_PAPER, depth=4, sigma="elu"),
+    # the systems the paper compares with
+    "lstm": PlainSpec(cell="maxout", dim=512),
+    "show-tell": PlainSpec(cell="lstm", bias=False, dim=512),
+    "lstm-a3": PlainSpec(
+        cell="lstm", word_relu=True, attributes=1000, dim=1024, input_dropout=0.3, word_dropout=0.3, logit_dropout=0.5
+    ),
+    "att2in": Att2inSpec(attention_into="candidate", dim=512, attention_dim=512),
+    "att2all": Att2inSpec(attention_into="gates", dim=512, attention_dim=512),
+    "updown": UpDownSpec(dim=1000, attention_dim=512),
+    "updown-lb": UpDownSpec(look_back=True, dim=1000, attention_dim=512),
+    "gcn-lstm-spatial": UpDownSpec(
+        graph="spatial", dim=1024, attention_dim=512, attention_dropout=0.5, language_dropout=0.5
+    ),
+    "aoanet": AoANetSpec(dim=1024, depth=6, heads=8),
     # sizes for laptops and tests
     "xlan-small": XLANSpec(form="released", dim=512, depth=3, heads=8, hidden_dim=32, sigma="celu"),
     "xlan-tiny": XLANSpec(form="released", dim=64, depth=2, heads=4, hidden_dim=8, sigma="celu"),
     "xtransformer-tiny": replace(_TINY, attention="xlinear"),
     "transformer-tiny": replace(_TINY, attention="multihead"),
+    "lstm-tiny": PlainSpec(cell="maxout", dim=64),
+    "show-tell-tiny": PlainSpec(cell="lstm", bias=False, dim=64),
+    "lstm-a3-tiny": PlainSpec(cell="lstm", word_relu=True, attributes=20, dim=64, input_dropout=0.3, word_dropout=0.3),
+    "att2in-tiny": Att2inSpec(attention_into="candidate", dim=64, attention_dim=32),
+    "att2all-tiny": Att2inSpec(attention_into="gates", dim=64, attention_dim=32),
+    "updown-tiny": UpDownSpec(dim=64, attention_dim=32),
+    "updown-lb-tiny": UpDownSpec(look_back=True, dim=64, attention_dim=32),
+    "gcn-lstm-spatial-tiny": UpDownSpec(graph="spatial", dim=64, attention_dim=32),
+    "aoanet-tiny": AoANetSpec(dim=64, depth=2, heads=4),
 }
 
 
@@ -148,15 +299,17 @@ def model_spec(name: str, **overrides: Any) -> Spec:
 
 def spec_to_dict(spec: Spec) -> dict[str, Any]:
     """A spec as plain JSON data."""
-    return {"architecture": "xlan" if isinstance(spec, XLANSpec) else "transformer", **asdict(spec)}
+    architecture = next(name for name, kind in ARCHITECTURES.items() if type(spec) is kind)
+    return {"architecture": architecture, **asdict(spec)}
 
 
 def spec_from_dict(value: dict[str, Any], *, what: str = "config.json") -> Spec:
     """The spec that `spec_to_dict` wrote; `what` names its origin in error messages."""
-    kinds: dict[str, type[XLANSpec] | type[TransformerSpec]] = {"xlan": XLANSpec, "transformer": TransformerSpec}
-    kind = kinds.get(str(value.get("architecture")))
+    kind = ARCHITECTURES.get(str(value.get("architecture")))
     if kind is None:
-        raise ModelError(f"{what}: architecture must be one of {', '.join(kinds)}, got {value.get('architecture')!r}")
+        raise ModelError(
+            f"{what}: architecture must be one of {', '.join(ARCHITECTURES)}, got {value.get('architecture')!r}"
+        )
     given = {key: item for key, item in value.items() if key != "architecture"}
     names = [field.name for field in fields(kind)]
     unknown = sorted(set(given) - set(names))
@@ -165,9 +318,10 @@ def spec_from_dict(value: dict[str, Any], *, what: str = "config.json") -> Spec:
     spec = kind(**given)
     for name, hint in get_type_hints(kind).items():
         _check_value(what, name, getattr(spec, name), hint)
-    if spec.dim % spec.heads:
-        raise ModelError(f"{what}: heads must divide dim {spec.dim}, got {spec.heads}")
-    if spec.heads * spec.hidden_dim > MAX_SIZE:
+    heads = getattr(spec, "heads", 1)
+    if spec.dim % heads:
+        raise ModelError(f"{what}: heads must divide dim {spec.dim}, got {heads}")
+    if isinstance(spec, XLANSpec | TransformerSpec) and spec.heads * spec.hidden_dim > MAX_SIZE:
         raise ModelError(f"{what}: heads × hidden_dim must be at most {MAX_SIZE}, got {spec.heads * spec.hidden_dim}")
     return spec
 
@@ -177,8 +331,11 @@ def _check_value(what: str, name: str, value: Any, hint: Any) -> None:
     if choices:
         if value not in choices:
             raise ModelError(f"{what}: {name} must be one of {', '.join(choices)}, got {value!r}")
+    elif hint is bool:
+        if not isinstance(value, bool):
+            raise ModelError(f"{what}: {name} must be true or false, got {value!r}")
     elif hint is int:
-        least = 0 if name == "depth" else 1
+        least = 0 if name in ("depth", "attributes") else 1
         most = MAX_LAYERS if name in ("depth", "encoder_layers", "decoder_layers") else MAX_SIZE
         if type(value) is not int or not least <= value <= most:
             raise ModelError(f"{what}: {name} must be a whole number from {least} to {most}, got {value!r}")
