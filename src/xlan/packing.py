@@ -11,7 +11,7 @@ from xlan.data.captions import load_captions
 from xlan.data.records import feature_key
 from xlan.errors import DataError, ModelError
 from xlan.files import read_text
-from xlan.model.spec import XLANSpec
+from xlan.model.spec import TransformerSpec, XLANSpec, describe
 from xlan.pretrained import (
     FAMILIAR,
     MAX_CARD_BYTES,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 CARD = """# {name}
 
-Converted by `xlan import-checkpoint` from a checkpoint released by the authors of *X-Linear Attention Networks for
-Image Captioning* (Pan, Yao, Li, Mei, CVPR 2020). The weights stay under the terms of their source.
+Converted by `xlan import-checkpoint` from {origin}. The weights stay under the terms of their source.
 
 | | |
 |---|---|
@@ -41,11 +40,21 @@ Image Captioning* (Pan, Yao, Li, Mei, CVPR 2020). The weights stay under the ter
 | architecture | {architecture} |
 | parameters | {parameters:,} |
 | vocabulary | {vocab_size:,} ids; one id (0) is start, end and padding |
-| region features | {feature_dim} wide (bottom-up attention) |
+| region features | {feature_dim} wide |
 
-The published X-LAN results were decoded with beam 3 and the rule `earlier`, those of X-Transformer with beam 2
-and the released rule.
+{decoding}
 """
+# Where weights come from, and how their results were decoded.
+AUTHORS = (
+    "a checkpoint released by the authors of\n*X-Linear Attention Networks for Image Captioning* "
+    "(Pan, Yao, Li, Mei, CVPR 2020)",
+    "The published X-LAN results were decoded with beam 3 and the rule `earlier`, those of X-Transformer with beam 2\n"
+    "and the released rule.",
+)
+OTHERS = (
+    "a checkpoint of the widespread PyTorch implementation\n(ImageCaptioning.pytorch)",
+    "That implementation decodes with beam 5 and the rule `earlier`.",
+)
 
 
 def pack_model(
@@ -125,14 +134,12 @@ class Imported:
     """What a released checkpoint turned out to be.
 
     Attributes:
-        name: `X-LAN` or `X-Transformer`.
-        layers: its layers in words.
+        description: what it is and its sizes, in words.
         spec: all its numbers.
         parameters: how many numbers it has learned.
     """
 
-    name: str
-    layers: str
+    description: str
     spec: Spec
     parameters: int
 
@@ -142,14 +149,17 @@ def import_checkpoint(
     vocab: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
+    heads: int | None = None,
     replace: bool = False,
 ) -> Imported:
-    """Turn a checkpoint released by the authors into a model directory; nothing in the file is executed.
+    """Turn a public checkpoint into a model directory; nothing in the file is executed.
 
     Args:
-        checkpoint: `caption_model_NN.pth`, or the same names as `.safetensors`.
-        vocab: their vocabulary, a text file with one word a line.
+        checkpoint: a state dict (`.pth`, `.safetensors`) of X-LAN or X-Transformer as released by their authors, or of
+            UpDown, Att2in, Att2all, NewFC, Show and Tell or AoANet of the widespread PyTorch implementation.
+        vocab: its vocabulary, see `Vocabulary.from_released`.
         output: the model directory to write.
+        heads: heads of an AoANet, which its weights do not tell; default 8.
         replace: replace a model directory that already exists.
 
     Raises:
@@ -160,28 +170,27 @@ def import_checkpoint(
 
     _check_output(output, replace=replace)
     vocabulary = Vocabulary.from_released(vocab)
-    spec, weights = convert_released(read_checkpoint(checkpoint))
+    spec, weights = convert_released(read_checkpoint(checkpoint), heads=heads)
     if len(vocabulary) != spec.vocab_size:
         raise ModelError(
             f"{vocab}: {len(vocabulary) - 1} words make {len(vocabulary)} ids, the checkpoint has {spec.vocab_size}; "
             "give the vocabulary it was trained with"
         )
-    name, layers = "X-Transformer", ""
-    if isinstance(spec, XLANSpec):
-        name, layers = "X-LAN", f"{spec.depth} encoder blocks, LSTM decoder"
-    else:
-        layers = f"{spec.encoder_layers} + {spec.decoder_layers} layers"
+    description = describe(spec)
+    origin, decoding = AUTHORS if isinstance(spec, XLANSpec | TransformerSpec) else OTHERS
     parameters = sum(tensor.numel() for tensor in weights.values())
     card = CARD.format(
-        name=name,
+        name=description.split(",")[0],
+        origin=origin,
+        decoding=decoding,
         source=Path(checkpoint).name,
-        architecture=f"{name}, {layers}, width {spec.dim}, {spec.heads} heads",
+        architecture=description,
         parameters=parameters,
         vocab_size=spec.vocab_size,
         feature_dim=spec.feature_dim,
     )
     save_pretrained(output, spec, weights, vocabulary, card=card)
-    return Imported(name, layers, spec, parameters)
+    return Imported(description, spec, parameters)
 
 
 def read_card(path: str | os.PathLike[str]) -> str:

@@ -53,6 +53,18 @@ class Regions:
     def __len__(self) -> int:
         return int(self.features.shape[0])
 
+    def boxes_by_diagonal(self) -> npt.NDArray[np.float32]:
+        """Boxes `[N, 4]` in units of the image's diagonal, so that distances and angles are true.
+
+        An image of unknown size is taken to be square.
+        """
+        width, height = (self.width, self.height) if self.width and self.height else (1, 1)
+        diagonal = float(width**2 + height**2) ** 0.5
+        boxes = self.boxes.copy()
+        boxes[:, 0::2] *= width / diagonal
+        boxes[:, 1::2] *= height / diagonal
+        return boxes
+
 
 @dataclass(frozen=True)
 class StepTrace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 
 from xlan import from_pretrained
 from xlan.cli.main import app
-from xlan.errors import ModelError
+from xlan.decoding import greedy
+from xlan.errors import DataError, ModelError, WeightsError
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "reference"
 
@@ -58,3 +60,76 @@ def test_a_model_that_is_there_is_kept_unless_forced(released):
     assert isinstance(error, ModelError)
     assert "use --force to replace it" in str(error)
     assert run(released, "--force").exit_code == 0
+
+
+BASELINES = FOLDER.parent / "baselines"
+SAID = {
+    "show_tell": "LSTM, no attention, width 24",
+    "newfc": "LSTM with a maxout cell, no attention, width 24",
+    "att2in2": "Att2in, width 24",
+    "att2all2": "Att2all, width 24",
+    "updown": "Up-Down, width 24",
+    "aoanet": "AoANet, 6 refiner layers, width 24",
+}
+
+
+@pytest.fixture
+def public(tmp_path):
+    """A function: tag → a folder with a checkpoint of the widespread implementation and its vocabulary as JSON."""
+
+    def make(tag):
+        tensors = load_file(BASELINES / f"{tag}.safetensors")
+        weights = {k.removeprefix("weights/"): t for k, t in tensors.items() if k.startswith("weights/")}
+        torch.save(weights, tmp_path / "caption_model_47.pth")
+        words = {str(i): f"word{i}" for i in range(1, 49)} | {"49": "UNK"}
+        (tmp_path / "vocab.json").write_text(json.dumps({"ix_to_word": words}))
+        return tmp_path, tensors
+
+    return make
+
+
+@pytest.mark.parametrize("tag", SAID)
+def test_public_checkpoints_of_other_systems(public, tag):
+    folder, tensors = public(tag)
+    done = run(folder, *(["--heads", "4"] if tag == "aoanet" else []), vocab="vocab.json")
+    assert done.exit_code == 0, done.output or done.exception
+    assert SAID[tag] in done.output
+    loaded = from_pretrained(folder / "model", dtype=torch.float64, verify=True)
+    assert loaded.vocabulary.special.unk == 49
+    encoded = loaded.model.encode(tensors["inputs/region_features"].double(), tensors["inputs/region_mask"])
+    result = greedy(loaded.model, encoded, loaded.vocabulary.special, max_length=12)
+    theirs = tensors["outputs/greedy_seq"]
+    assert torch.equal(result.ids[:, 0], theirs[:, : result.ids.shape[-1]])
+
+
+def test_a_pickled_vocabulary_is_not_read(public):
+    folder, _ = public("updown")
+    (folder / "infos.pkl").write_bytes(b"")
+    error = run(folder, vocab="infos.pkl").exception
+    assert isinstance(error, DataError)
+    assert "a pickle can run code and is not read; write its vocabulary as JSON" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (["a"], "expected words by id"),
+        ({"1": "a", "3": "b"}, "without gaps, but id 2 of 2 is missing"),
+        ({"1": 1}, "expected words by id"),
+    ],
+)
+def test_a_vocabulary_that_is_none(public, content, message):
+    folder, _ = public("updown")
+    (folder / "vocab.json").write_text(json.dumps(content))
+    error = run(folder, vocab="vocab.json").exception
+    assert isinstance(error, DataError)
+    assert message in str(error)
+
+
+def test_a_checkpoint_of_another_family(public):
+    folder, _ = public("updown")
+    torch.save({"resnet.conv1.weight": torch.zeros(3)}, folder / "caption_model_47.pth")
+    error = run(folder, vocab="vocab.json").exception
+    assert isinstance(error, WeightsError)
+    assert "expected the weights of one of X-LAN, X-Transformer, AoANet, UpDown" in str(error)
+    assert "got resnet.conv1.weight" in str(error)

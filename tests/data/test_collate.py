@@ -59,6 +59,8 @@ def test_captions_name_their_owner(make: Make) -> None:
     assert batch.owner.tolist() == [0, 0, 1, 1]
     assert batch.image_ids == [dataset.images[5].id, dataset.images[2].id]
     assert (batch.features[0][batch.mask[0]] == float(batch.image_ids[0])).all()
+    assert batch.boxes.shape == (*batch.mask.shape, 4)
+    assert torch.equal(batch.boxes[0][batch.mask[0]], torch.from_numpy(dataset.regions(5).boxes_by_diagonal()))
     assert batch.inputs.shape == batch.targets.shape
     assert batch.inputs.shape[0] == batch.lengths.shape[0] == 4
 
@@ -67,5 +69,5 @@ def test_a_batch_moves_as_a_whole(make: Make) -> None:
     dataset = make()
     first = dataset.first_caption[:1]
     batch = caption_batch(dataset, BatchPlan(np.array([0]), first[None, :])).to("meta")
-    tensors = (batch.features, batch.mask, batch.inputs, batch.targets, batch.lengths, batch.owner)
+    tensors = (batch.features, batch.mask, batch.boxes, batch.inputs, batch.targets, batch.lengths, batch.owner)
     assert {tensor.device.type for tensor in tensors} == {"meta"}

@@ -10,7 +10,18 @@ from xlan.decoding import sample
 from xlan.types import SpecialIds
 
 REPEATS = 8
-NAMES = ["xlan-tiny", "xtransformer-tiny", "transformer-tiny"]
+NAMES = [
+    "xlan-tiny",
+    "xtransformer-tiny",
+    "transformer-tiny",
+    "lstm-tiny",
+    "lstm-a3-tiny",
+    "att2in-tiny",
+    "updown-lb-tiny",
+    "gcn-lstm-spatial-tiny",
+    "aoanet-tiny",
+]
+BOXES = torch.rand(2, 9, 4, generator=torch.Generator().manual_seed(5))
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +38,12 @@ def teacher_forced(model, images=2, captions=3, words=4):
     mask = torch.arange(9) < torch.randint(1, 10, (images, 1), generator=generator)
     tokens = torch.randint(0, 40, (images * captions, words), generator=generator)
     lengths = torch.randint(1, words + 1, (images * captions,), generator=generator)
-    return model(features, mask, tokens, lengths).square().mean()
+    return model(features, mask, tokens, lengths, boxes=BOXES).square().mean()
 
 
 def sampled(model, images=2, captions=3):
     special = SpecialIds(pad=0, bos=1, eos=2, unk=3)
-    encoded = model.encode(torch.randn(images, 9, 16))
+    encoded = model.encode(torch.randn(images, 9, 16), None, BOXES)
     return sample(model, encoded, special, n=captions, max_length=4, grad=True).log_probs.sum()
 
 

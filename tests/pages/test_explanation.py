@@ -114,7 +114,7 @@ def test_a_model_without_gate_has_no_strip(picture: Image.Image, explained: Expl
 
 def test_captions_without_attention_or_words(picture: Image.Image) -> None:
     plain = one(picture, Caption("dog", -1.0, 0.5, (Word("dog", 0.5),)))
-    assert "was not recorded" in plain
+    assert "does not attend to regions, or was not asked" in plain
     assert "data-region" not in plain
     assert "There are no words to explain" in one(picture, Caption("", -1.0, 0.5, ()))
 

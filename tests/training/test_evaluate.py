@@ -29,7 +29,7 @@ VOCABULARY = Vocabulary.from_words(["a", "dog", "cat", "of", "runs"])
 def batches() -> list[ImageBatch]:
     torch.manual_seed(0)
     mask = torch.ones(2, 3, dtype=torch.bool)
-    return [ImageBatch(torch.randn(2, 3, 6), mask, [f"{i}", f"{i + 1}"]) for i in (0, 2)]
+    return [ImageBatch(torch.randn(2, 3, 6), mask, torch.rand(2, 3, 4), [f"{i}", f"{i + 1}"]) for i in (0, 2)]
 
 
 def model() -> torch.nn.Module:
@@ -59,7 +59,8 @@ def test_the_loss_is_that_of_every_caption_on_its_own() -> None:
         inputs, lengths = torch.randint(len(VOCABULARY), (4, 5)), torch.tensor([5, 1, 3, 2])
         targets = torch.randint(len(VOCABULARY), (4, 5))
         owner = torch.tensor([0, 0, 1, 1])
-        return CaptionBatch(images.features, images.mask, images.image_ids, inputs, targets, lengths, owner)
+        shared = (images.features, images.mask, images.boxes, images.image_ids)
+        return CaptionBatch(*shared, inputs, targets, lengths, owner)
 
     policy, some = model(), [captioned(batch) for batch in batches()]
     found = reference_loss(policy, some, world=ALONE)

@@ -38,6 +38,7 @@ class FakeBatch:
     lengths: Tensor
     owner: Tensor
     image_ids: Sequence[str]
+    boxes: Tensor | None = None
 
 
 def tiny(**changes: Any) -> Any:

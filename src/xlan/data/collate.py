@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xlan.data.dataset import CaptionDataset
 from xlan.data.plan import BatchPlan
-from xlan.vision.padding import pad_regions
+from xlan.vision.padding import pad_boxes, pad_regions
 
 BatchT = TypeVar("BatchT", bound="ImageBatch")
 
@@ -24,11 +24,13 @@ class ImageBatch:
     Attributes:
         features: `[B, N, D]` float32, zero in padding.
         mask: `[B, N]` bool, true for regions, false for padding; every image has at least one region.
+        boxes: `[B, N, 4]` float32 in units of each image's diagonal, zero in padding; for models that want them.
         image_ids: B ids, as in the caption set.
     """
 
     features: Tensor
     mask: Tensor
+    boxes: Tensor
     image_ids: list[str]
 
     def to(self: BatchT, device: torch.device | str, *, non_blocking: bool = False) -> BatchT:
@@ -85,14 +87,16 @@ def collate_captions(dataset: CaptionDataset, captions: Sequence[int]) -> tuple[
 def caption_batch(dataset: CaptionDataset, plan: BatchPlan) -> CaptionBatch:
     """Read and pad what a plan asks for."""
     images = plan.images.tolist()
-    features, mask = pad_regions([dataset.regions(i) for i in images], dataset.store.feature_dim)
+    regions = [dataset.regions(i) for i in images]
+    features, mask = pad_regions(regions, dataset.store.feature_dim)
     inputs, targets, lengths = collate_captions(dataset, plan.captions.reshape(-1).tolist())
     owner = torch.arange(len(images)).repeat_interleave(plan.captions.shape[1])
     ids = [dataset.images[i].id for i in images]
-    return CaptionBatch(features, mask, ids, inputs, targets, lengths, owner)
+    return CaptionBatch(features, mask, pad_boxes(regions), ids, inputs, targets, lengths, owner)
 
 
 def image_batch(dataset: CaptionDataset, images: Sequence[int]) -> ImageBatch:
     """Read and pad the features of some images."""
-    features, mask = pad_regions([dataset.regions(i) for i in images], dataset.store.feature_dim)
-    return ImageBatch(features, mask, [dataset.images[i].id for i in images])
+    regions = [dataset.regions(i) for i in images]
+    features, mask = pad_regions(regions, dataset.store.feature_dim)
+    return ImageBatch(features, mask, pad_boxes(regions), [dataset.images[i].id for i in images])

@@ -21,8 +21,8 @@ from xlan.types import StepTrace
 class Encoder(Protocol):
     """A model that can encode images for itself."""
 
-    def encode(self, features: Tensor, mask: Tensor | None) -> Any:
-        """Encode `features` `[B, N, D]` with `mask` `[B, N]`."""
+    def encode(self, features: Tensor, mask: Tensor | None, *boxes: Tensor) -> Any:
+        """Encode `features` `[B, N, D]` with `mask` `[B, N]` and, where they are given, `boxes` `[B, N, 4]`."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,18 @@ class Ensemble:
         """Number of ids V."""
         return self.models[0].vocab_size
 
-    def encode(self, features: Tensor, mask: Tensor | None = None) -> tuple[Any, ...]:
+    def encode(self, features: Tensor, mask: Tensor | None = None, boxes: Tensor | None = None) -> tuple[Any, ...]:
         """Encode images with every member, for members that take the same regions.
 
         Args:
             features: `[B, N, D]`.
             mask: `[B, N]` bool, or None.
+            boxes: `[B, N, 4]`, for members that want them.
         """
         encoded = []
         for model in self.models:
             encoder: Encoder = model  # type: ignore[assignment]
-            encoded.append(encoder.encode(features, mask))
+            encoded.append(encoder.encode(features, mask, *(() if boxes is None else (boxes,))))
         return tuple(encoded)
 
     def start(self, encoded: Sequence[Any], *, trace: bool = False) -> EnsembleState:

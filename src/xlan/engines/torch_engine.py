@@ -29,7 +29,7 @@ from xlan.errors import ModelError, ShapeError
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import Encoded
 from xlan.types import Regions, SpecialIds
-from xlan.vision.padding import pad_regions
+from xlan.vision.padding import pad_boxes, pad_regions
 
 # Sentences per pass of `score`: the logits of this many take a few hundred megabytes at COCO's vocabulary.
 _SENTENCES_PER_PASS = 256
@@ -102,9 +102,10 @@ class TorchEngine:
                 result[image].append(values)
         return result
 
-    def _inputs(self, regions: Sequence[Regions]) -> tuple[Tensor, Tensor | None]:
+    def _inputs(self, regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor | None]:
         features, mask = pad_regions(regions, self.feature_dim)
-        return features.to(self.device), None if mask.all() else mask.to(self.device)
+        boxes = pad_boxes(regions).to(self.device) if self.model.wants_boxes else None
+        return features.to(self.device), mask.to(self.device), boxes
 
     def _search(self, encoded: Encoded, request: SearchRequest) -> DecodingResult:
         controls = _controls(request)
@@ -155,11 +156,10 @@ class TorchEngine:
             tokens[row, : lengths[row]] = torch.tensor([self.special.bos, *ids], dtype=torch.int64)
         targets = torch.tensor([i for ids in sentences for i in (*ids, self.special.eos)], dtype=torch.int64)
         with torch.inference_mode():
-            features, mask = self._inputs(regions)
-            rows, device = torch.tensor(owner), self.device
-            logits = self.model(
-                features, mask, tokens.to(device), torch.tensor(lengths, device=device), rows.to(device)
-            )
+            features, mask, boxes = self._inputs(regions)
+            device = self.device
+            rows, counts = torch.tensor(owner, device=device), torch.tensor(lengths, device=device)
+            logits = self.model(features, mask, tokens.to(device), counts, rows, boxes=boxes)
             chosen = torch.log_softmax(logits.float(), dim=1).gather(1, targets.to(device).unsqueeze(1)).squeeze(1)
         ends = itertools.accumulate(lengths)
         return [part.astype(np.float32) for part in np.split(chosen.cpu().numpy(), list(ends)[:-1])]

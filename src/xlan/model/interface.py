@@ -48,7 +48,7 @@ def check_boxes(boxes: Tensor | None, features: Tensor) -> Tensor:
         )
     if boxes.shape != (*features.shape[:2], 4):
         raise ShapeError(f"boxes: expected shape {[*features.shape[:2], 4]}, got {list(boxes.shape)}")
-    return boxes.to(features.dtype)
+    return boxes
 
 
 def check_captions(tokens: Tensor, lengths: Tensor, owner: Tensor | None, *, images: int, vocab_size: int) -> None:

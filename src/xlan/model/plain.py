@@ -161,7 +161,7 @@ class PlainDecoder(RecurrentDecoder):
         """Read the image's vectors one after the other; what would be said after them is not used."""
         zeros = encoded.summary.new_zeros(len(encoded), self.dim)
         hidden, cell = zeros, zeros
-        for vector in encoded.summary.split(self.dim, dim=-1):
+        for vector in torch.split(encoded.summary, self.dim, dim=-1):
             gates = F.linear(vector, *self.word_weights()) + F.linear(hidden, self.cell.weight_hh)
             hidden, cell = self._turn(gates, cell)
         return ImageMemory((hidden, cell))

@@ -127,6 +127,7 @@ def convert_released(weights: Mapping[str, Tensor], *, heads: int | None = None)
     theirs = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
     theirs = {name: tensor for name, tensor in theirs.items() if name not in _IGNORED}
     spec: Spec
+    names: Mapping[str, str]
     if "att_lstm.weight_ih" in theirs:
         spec, names = _xlan_spec(theirs), _XLAN_NAMES
     elif "decoder.embed_tokens.weight" in theirs:

@@ -297,6 +297,27 @@ def model_spec(name: str, **overrides: Any) -> Spec:
     return spec_from_dict({**spec_to_dict(MODELS[name]), **overrides}, what=f"model {name!r}")
 
 
+def describe(spec: Spec) -> str:
+    """A model in words: what it is, and its sizes."""
+    match spec:
+        case XLANSpec():
+            facts = f"X-LAN, {spec.depth} encoder blocks, LSTM decoder"
+        case TransformerSpec():
+            name = "X-Transformer" if spec.attention == "xlinear" else "Transformer"
+            facts = f"{name}, {spec.encoder_layers} + {spec.decoder_layers} layers"
+        case PlainSpec():
+            names = {"maxout": "LSTM with a maxout cell", "lstm": "LSTM"}
+            facts = names[spec.cell] + (f" and {spec.attributes} attributes" if spec.attributes else ", no attention")
+        case Att2inSpec():
+            facts = "Att2in" if spec.attention_into == "candidate" else "Att2all"
+        case UpDownSpec():
+            facts = "GCN-LSTM with a spatial graph" if spec.graph == "spatial" else "Up-Down"
+            facts += " that looks back" if spec.look_back else ""
+        case AoANetSpec():
+            facts = f"AoANet, {spec.depth} refiner layers"
+    return f"{facts}, width {spec.dim}"
+
+
 def spec_to_dict(spec: Spec) -> dict[str, Any]:
     """A spec as plain JSON data."""
     architecture = next(name for name, kind in ARCHITECTURES.items() if type(spec) is kind)

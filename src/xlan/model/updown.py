@@ -73,7 +73,7 @@ class UpDownDecoder(RecurrentDecoder):
     def _input_weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """The columns of the first LSTM's input weights for h², image and word."""
         weight = self.attention_lstm.weight_ih
-        spoken, image, words = weight.split([self.dim, weight.shape[1] - 2 * self.dim, self.dim], dim=1)
+        spoken, image, words = torch.split(weight, [self.dim, weight.shape[1] - 2 * self.dim, self.dim], dim=1)
         return spoken, image, words
 
     def remember(self, encoded: Encoded) -> ImageMemory:
@@ -81,7 +81,7 @@ class UpDownDecoder(RecurrentDecoder):
         bias = self.attention_lstm.bias_ih + self.attention_lstm.bias_hh
         gates = F.linear(encoded.summary, self._input_weights()[1], bias)
         zeros = encoded.summary.new_zeros(len(encoded), self.dim)
-        first = (zeros, zeros, zeros, zeros)
+        first: Vectors = (zeros, zeros, zeros, zeros)
         if self.look_back:
             first = (*first, encoded.summary.new_zeros(len(encoded), self.region_dim))
         cache = self.attention.projected(encoded.regions, encoded.regions, encoded.mask)

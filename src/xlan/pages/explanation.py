@@ -115,7 +115,7 @@ def _sentence(caption: Caption) -> str:
 
 def _key(caption: Caption) -> str:
     if not any(word.spatial is not None for word in caption.words):
-        return '<p class="facts">Where the model looked was not recorded.</p>'
+        return '<p class="facts">No attention to show: this model does not attend to regions, or was not asked.</p>'
     return (
         '<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is relative to the '
         "strongest place of each word, which is outlined. The percentage beside a word is its probability.</p>"

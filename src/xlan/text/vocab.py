@@ -1,8 +1,7 @@
 """The vocabulary: words ↔ ids, with four named special ids, kept as readable JSON.
 
-Released checkpoints come with a text file, one word a line, line i (from 1) being id i, and use id 0 for
-start, end and padding at once; `Vocabulary.from_released` reads that form. New vocabularies keep the four ids
-apart.
+Public checkpoints use id 0 for start, end and padding at once and give the others as a list of words, or by number;
+`Vocabulary.from_released` reads both. New vocabularies keep the four ids apart.
 """
 
 from __future__ import annotations
@@ -70,22 +69,25 @@ class Vocabulary:
 
     @classmethod
     def from_released(cls, path: str | os.PathLike[str]) -> Vocabulary:
-        """Read the authors' `vocab.txt`: line i (from 1) is id i; id 0 is start, end and padding; the last is
-        unknown."""
+        """Read the vocabulary of a public checkpoint: id 0 is start, end and padding, words begin at id 1.
+
+        Args:
+            path: a text file, in which line i (from 1) is the word of id i, or JSON: `{"1": "a", "2": "on", …}`, also
+                as the entry `ix_to_word` or `vocab` of a larger object. The word `UNK` is the unknown one; without it
+                the last word is.
+
+        Raises:
+            DataError: the file cannot be read, or ids are missing.
+        """
         source = Path(path)
-        try:
-            if source.stat().st_size > MAX_VOCAB_BYTES:
-                raise DataError(f"{source}: larger than {MAX_VOCAB_BYTES >> 20} MiB, this is not a vocabulary")
-            lines = source.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{source}: cannot be read as a vocabulary: {error}") from None
-        words = [line.strip() for line in lines]
-        while words and not words[-1]:
-            words.pop()
-        for number, word in enumerate(words, start=1):
-            if not word:
-                raise DataError(f"{source}: line {number} is empty, expected one word on every line")
-        return cls([".", *words] if "." not in words else ["<end>", *words], SpecialIds(0, 0, 0, len(words)))
+        if source.suffix.lower() in (".pkl", ".pickle"):
+            raise DataError(
+                f"{source}: a pickle can run code and is not read; write its vocabulary as JSON, "
+                'json.dump(infos["vocab"], open("vocab.json", "w")), and give that'
+            )
+        words = _numbered_words(source) if source.suffix.lower() == ".json" else _listed_words(source)
+        unknown = words.index("UNK") + 1 if "UNK" in words else len(words)
+        return cls([".", *words] if "." not in words else ["<end>", *words], SpecialIds(0, 0, 0, unknown))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
@@ -143,6 +145,38 @@ class Vocabulary:
                 raise DataError(f"id {i} is outside the vocabulary (0 to {len(self.words) - 1})")
             words.append(self.words[i])
         return " ".join(words)
+
+
+def _listed_words(source: Path) -> list[str]:
+    """Words of a text file, one a line."""
+    try:
+        if source.stat().st_size > MAX_VOCAB_BYTES:
+            raise DataError(f"{source}: larger than {MAX_VOCAB_BYTES >> 20} MiB, this is not a vocabulary")
+        lines = source.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{source}: cannot be read as a vocabulary: {error}") from None
+    words = [line.strip() for line in lines]
+    while words and not words[-1]:
+        words.pop()
+    for number, word in enumerate(words, start=1):
+        if not word:
+            raise DataError(f"{source}: line {number} is empty, expected one word on every line")
+    return words
+
+
+def _numbered_words(source: Path) -> list[str]:
+    """Words of a JSON object by their ids, from 1 on."""
+    value = read_json(source, max_bytes=MAX_VOCAB_BYTES)
+    for name in ("ix_to_word", "vocab"):
+        if isinstance(value, dict) and isinstance(value.get(name), dict):
+            value = value[name]
+    expected = 'expected words by id, {"1": "a", "2": "on", …}'
+    if not isinstance(value, dict) or not value or not all(isinstance(word, str) for word in value.values()):
+        raise DataError(f"{source}: {expected}, got {type(value).__name__}")
+    missing = next((i for i in range(1, len(value) + 1) if str(i) not in value), None)
+    if missing is not None:
+        raise DataError(f"{source}: {expected} without gaps, but id {missing} of {len(value)} is missing")
+    return [value[str(i)] for i in range(1, len(value) + 1)]
 
 
 def frequent_words(counts: Counter[str], threshold: int) -> list[str]:

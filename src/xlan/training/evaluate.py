@@ -49,7 +49,7 @@ def decode_split(
             if stop is not None:
                 stop.check()
             batch = some.to(device)
-            encoded = policy.encode(batch.features, batch.mask)
+            encoded = policy.encode(batch.features, batch.mask, batch.boxes)
             found = beam_search(policy, encoded, vocabulary.special, width=beams, max_length=max_length, best_only=True)
             for image, best in zip(batch.image_ids, found.best(), strict=True):
                 captions[image] = vocabulary.decode(best.words)
@@ -74,7 +74,8 @@ def reference_loss(
                 stop.check()
             batch = some.to(world.device)
             # Not through hooks, which would gather sharded weights that the caller has gathered already.
-            logits = policy.forward(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner)
+            inputs = (batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner)
+            logits = policy.forward(*inputs, boxes=batch.boxes)
             total += float(caption_loss(logits, batch.targets, batch.lengths, reduction="sum"))
             words += logits.shape[0]
     total, words = world.sum([total, words])

@@ -30,6 +30,7 @@ class Batch(Protocol):
 
     features: Tensor  # [B, N, D]
     mask: Tensor | None  # [B, N] bool
+    boxes: Tensor | None  # [B, N, 4] in units of each image's diagonal
     inputs: Tensor  # [C, T] int64, starting with bos
     targets: Tensor  # [C, T] int64
     lengths: Tensor  # [C]
@@ -90,7 +91,8 @@ def xe_step(model: nn.Module, batch: Batch, *, world: World, smoothing: float, o
         own_words: probability of feeding the model its own words (scheduled sampling).
     """
     options = {"scheduled_sampling": own_words} if own_words else {}
-    logits: Tensor = model(batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner, **options)
+    inputs = (batch.features, batch.mask, batch.inputs, batch.lengths, batch.owner)
+    logits: Tensor = model(*inputs, boxes=batch.boxes, **options)
     total = caption_loss(logits, batch.targets, batch.lengths, smoothing=smoothing, reduction="sum")
     words = logits.shape[0]
     loss = total * (world.size / world.sum([words])[0])
@@ -135,7 +137,7 @@ def scst_step(
         chance = torch.cat([torch.full_like(chance[:, :1], -1.0), chance], dim=1)
     rows = chance.shape[1]
     with whole_weights(model), torch.inference_mode(), evaluating(policy):
-        encoded = policy.encode(batch.features, batch.mask)
+        encoded = policy.encode(batch.features, batch.mask, batch.boxes)
         drawn = sample(
             policy,
             encoded,
@@ -151,7 +153,7 @@ def scst_step(
 
     tokens, targets, lengths, owner = sampled_words(drawn.ids[:, -samples:], drawn.lengths[:, -samples:], how.special)
     with contextlib.nullcontext() if how.dropout else evaluating(model):
-        logits: Tensor = model(batch.features, batch.mask, tokens, lengths, owner)
+        logits: Tensor = model(batch.features, batch.mask, tokens, lengths, owner, boxes=batch.boxes)
     log_p_all = log_probabilities(logits)
     log_p = log_p_all.gather(1, targets[:, None]).squeeze(1)
 

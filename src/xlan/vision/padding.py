@@ -38,6 +38,14 @@ def pad_regions(regions: Sequence[Regions], feature_dim: int) -> tuple[Tensor, T
     return features, torch.from_numpy(mask)
 
 
+def pad_boxes(regions: Sequence[Regions]) -> Tensor:
+    """Pad the boxes of B images to N regions: `[B, N, 4]` in units of each image's diagonal, zero in padding."""
+    boxes = torch.zeros(len(regions), max(len(item) for item in regions), 4)
+    for row, item in enumerate(regions):
+        boxes[row, : len(item)] = torch.from_numpy(item.boxes_by_diagonal())
+    return boxes
+
+
 def _tensor(array: npt.NDArray[np.floating]) -> Tensor:
     """A tensor on the array's memory, for reading. torch converts float16 ten times as fast as numpy does."""
     if not array.flags.writeable:
