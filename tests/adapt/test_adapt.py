@@ -115,8 +115,37 @@ def test_boxes_are_read_and_checked(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             BoxLabels.load(plain)
     packed.write_bytes(b"no gzip")
-    with pytest.raises(DataError, match="is not a file of boxes"):
+    with pytest.raises(DataError, match=r"b\.json\.gz: not a whole \.gz file"):
         BoxLabels.load(packed)
+
+
+def test_boxes_made_by_people_replace_those_of_a_machine(tmp_path: Path) -> None:
+    machine = {"classes": ["cat", "sink"], "boxes": {"1": [[0, 0.5, 0, 0, 1, 1], [1, 0.6, 0, 0, 1, 1]], "2": []}}
+    people = {"classes": ["dog", "cat", "sink"], "boxes": {"1": [[0, 0, 0, 0.5, 1], [1, 0, 0, 0.5, 1]], "3": []}}
+    paths = []
+    for name, value in (("people", people), ("machine", machine)):
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_text(json.dumps(value))
+    labels = BoxLabels.load(*paths)
+    assert labels.classes == ("dog", "cat", "sink")
+    assert sorted(labels.boxes["1"].tolist()) == [
+        [0, 1, 0, 0, 0.5, 1],
+        [1, 1, 0, 0, 0.5, 1],
+        [2, pytest.approx(0.6), 0, 0, 1, 1],
+    ]
+    seen = {image: labels.targets(image, WHOLE, cells=1).ravel().tolist() for image in ("1", "2", "3", "4")}
+    assert seen["1"] == [0.5, 0.5, 1.0]
+    assert seen["2"] == [0, 0, 0]  # nothing found by the machine
+    assert np.isnan(seen["3"]).tolist() == [False, False, True]  # nobody looked for sinks
+    assert np.isnan(seen["4"]).all()  # nobody looked at all
+
+
+def test_what_is_unknown_teaches_nothing(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    run = begin(tmp_path, pictures, network(), boxes=BoxLabels(("a",), {}))
+    batches = run._train.training(batch=4, first_step=0)
+    assert run._train_step(next(batches))[1] == 0.0
 
 
 def test_cells_know_what_covers_them() -> None:

@@ -6,13 +6,11 @@ a run that is resumed at step n sees what an uninterrupted run would have seen.
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +19,7 @@ from PIL import Image, ImageEnhance
 
 from xlan.ahead import map_ahead
 from xlan.errors import DataError, ImageError
+from xlan.files import read_json
 from xlan.text.content import is_content
 from xlan.text.tokenize import tokenize
 from xlan.vision.image import open_image, square_pixels
@@ -60,34 +59,91 @@ def word_targets(pictures: Sequence[Picture], words: Sequence[str]) -> Floats:
 
 @dataclass(frozen=True)
 class BoxLabels:
-    """Boxes of things, by picture id.
+    """Boxes of things, by picture id. Pictures that are not listed are unknown, not empty.
 
     Attributes:
         classes: their names.
         boxes: id → `[n, 6]`: class, score, x0, y0, x1, y1 (fractions of the picture).
+        unknown: id → classes of which nobody knows whether the picture shows them.
     """
 
     classes: tuple[str, ...]
     boxes: dict[str, Floats]
+    unknown: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> BoxLabels:
-        """Read `{"classes": [...], "boxes": {id: [[class, score, x0, y0, x1, y1], ...]}}`, gzipped or not."""
-        source = Path(path)
+    def load(cls, *paths: str | os.PathLike[str]) -> BoxLabels:
+        """Read files `{"classes": [...], "boxes": {id: [row, ...]}}`, each plain, `.gz` or `.xz`.
+
+        Rows of six numbers `[class, score, x0, y0, x1, y1]` were made by a machine; of two such files that list a
+        picture, the later counts. Rows of five `[class, x0, y0, x1, y1]` were made by people: they replace the
+        machine's boxes of every class that people marked anywhere in that file. Classes that they never marked stay
+        the machine's, or unknown where no machine looked.
+
+        Raises:
+            DataError: a file is not of this form.
+        """
+        files = [_BoxFile.read(Path(path)) for path in paths]
+        classes = tuple(dict.fromkeys(name for file in files for name in file.classes))
+        boxes: dict[str, Floats] = {}
+        for file in files:
+            if not file.by_people:
+                boxes.update((image, file.numbered(rows, classes)) for image, rows in file.rows.items())
+        unknown: dict[str, list[int]] = {}
+        for file in files:
+            if file.by_people:
+                marked = {classes.index(file.classes[int(n)]) for rows in file.rows.values() for n in set(rows[:, 0])}
+                others = [number for number in range(len(classes)) if number not in marked]
+                for image, rows in file.rows.items():
+                    found = boxes.get(image)
+                    if found is None:
+                        unknown[image], found = others, np.zeros((0, 6), dtype=np.float32)
+                    kept = found[np.isin(found[:, 0], others)]
+                    boxes[image] = np.concatenate([kept, file.numbered(rows, classes)])
+        return cls(classes, boxes, unknown)
+
+    def targets(self, image: str, view: View, *, cells: int) -> Floats:
+        """`[classes, cells, cells]` as `cell_targets` makes them; NaN for what is unknown."""
+        if image not in self.boxes:
+            return np.full((len(self.classes), cells, cells), np.nan, dtype=np.float32)
+        targets = cell_targets(self.boxes[image], view, classes=len(self.classes), cells=cells)
+        targets[self.unknown.get(image, [])] = np.nan
+        return targets
+
+
+@dataclass(frozen=True)
+class _BoxFile:
+    """One file of boxes: rows `[n, 6]` by picture id, with the score 1 where people made them."""
+
+    classes: tuple[str, ...]
+    rows: dict[str, Floats]
+    by_people: bool
+
+    @classmethod
+    def read(cls, path: Path) -> _BoxFile:
+        value = read_json(path, max_bytes=MAX_BOXES_BYTES)
         try:
-            with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file:
-                text = file.read(MAX_BOXES_BYTES + 1)
-            if len(text) > MAX_BOXES_BYTES:
-                raise DataError(f"{source}: unpacks to more than {MAX_BOXES_BYTES:,} bytes")
-            value = json.loads(text)
             classes = tuple(str(name) for name in value["classes"])
-            boxes = {str(k): np.asarray(v, dtype=np.float32).reshape(-1, 6) for k, v in value["boxes"].items()}
-        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{source}: is not a file of boxes: {type(error).__name__}: {error}") from None
-        for image_id, rows in boxes.items():
-            if rows.size and (rows[:, 0].min() < 0 or rows[:, 0].max() >= len(classes) or not np.isfinite(rows).all()):
-                raise DataError(f"{source}: boxes of {image_id} have a class outside 0 to {len(classes) - 1}")
-        return cls(classes, boxes)
+            width = next((len(rows[0]) for rows in value["boxes"].values() if rows), 6)
+            if width not in (5, 6):
+                raise ValueError(f"rows have {width} numbers, expected 5 or 6")
+            rows = {str(k): np.asarray(v, dtype=np.float32).reshape(-1, width) for k, v in value["boxes"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: is not a file of boxes: {type(error).__name__}: {error}") from None
+        for image_id, found in rows.items():
+            numbers = found[:, 0]
+            if found.size and (numbers.min() < 0 or numbers.max() >= len(classes) or not np.isfinite(found).all()):
+                raise DataError(f"{path}: boxes of {image_id} have a class outside 0 to {len(classes) - 1}")
+        if width == 5:
+            rows = {image_id: np.insert(found, 1, 1.0, axis=1) for image_id, found in rows.items()}
+        return cls(classes, rows, width == 5)
+
+    def numbered(self, rows: Floats, classes: tuple[str, ...]) -> Floats:
+        """The rows with classes as they are numbered in a longer list."""
+        if self.classes == classes[: len(self.classes)]:
+            return rows
+        numbers = np.array([classes.index(name) for name in self.classes], dtype=np.float32)
+        return np.concatenate([numbers[rows[:, :1].astype(int)], rows[:, 1:]], axis=1)
 
 
 @dataclass(frozen=True)
@@ -161,7 +217,7 @@ class Sample:
     Attributes:
         number: which picture.
         pixels: `[S, S, 3]`.
-        cells: `[K, G, G]` box targets, None without boxes.
+        cells: `[K, G, G]` box targets, NaN where unknown; None without boxes.
     """
 
     number: int
@@ -236,6 +292,5 @@ class Loader:
             raise DataError(f"a picture of the dataset cannot be used: {error}") from None
         cells = None
         if self.boxes is not None:
-            rows = self.boxes.boxes.get(picture.id, np.zeros((0, 6), dtype=np.float32))
-            cells = cell_targets(rows, view, classes=len(self.boxes.classes), cells=self.cells)
+            cells = self.boxes.targets(picture.id, view, cells=self.cells)
         return Sample(number, view_pixels(image, view, self.size), cells)

@@ -244,7 +244,8 @@ class Adaptation:
         cell_loss = word_loss.new_zeros(())
         if things is not None:
             cells = torch.from_numpy(np.stack([sample.cells for sample in batch if sample.cells is not None]))
-            summed = functional.binary_cross_entropy_with_logits(things, cells, reduction="sum")
+            known = ~cells.isnan()
+            summed = functional.binary_cross_entropy_with_logits(things[known], cells[known], reduction="sum")
             cell_loss = summed / (len(batch) * things.shape[2] * things.shape[3])
         loss = word_loss + self.settings.box_weight * cell_loss
         if not torch.isfinite(loss):

@@ -26,7 +26,11 @@ def adapt(
     ] = None,
     network: Annotated[str, typer.Option(help="efficientnet-lite0 or efficientnet-lite2.")] = "efficientnet-lite2",
     boxes: Annotated[
-        Path | None, typer.Option(help="Boxes of things (JSON, may be gzipped), as a second target for the cells.")
+        list[Path] | None,
+        typer.Option(
+            help="Boxes of things (JSON, may be compressed), as a second target for the cells; may be repeated. Boxes "
+            "made by people replace a machine's.",
+        ),
     ] = None,
     box_weight: Annotated[float, typer.Option(help="Weight of the boxes' loss.")] = 5.0,
     input_size: Annotated[int, typer.Option(help="Side in pixels of the random views in training.", min=32)] = 192,
@@ -73,7 +77,7 @@ def adapt(
     val = [picture for picture in pictures if picture.split == "val"][:limit]
     if not train or not val:
         raise DataError(f"{dataset}: needs pictures of the splits train and val, has {len(train)} and {len(val)}")
-    labels = BoxLabels.load(boxes) if boxes is not None else None
+    labels = BoxLabels.load(*boxes) if boxes else None
     run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, threads=threads)
     begun = f"continuing after step {run.step}" if run.resumed else "starting"
     typer.echo(f"{begun}: {len(train)} pictures, {run.total_steps} steps, {len(run.words)} words", err=True)
