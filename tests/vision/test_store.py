@@ -10,18 +10,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from safetensors import safe_open
 
 from xlan.errors import FeatureError
 from xlan.types import Regions
 from xlan.vision import store as store_module
+from xlan.vision.shards import from_8_bits, to_8_bits
 from xlan.vision.store import FeatureStore, FeatureStoreWriter
 
 
@@ -76,6 +80,41 @@ def test_what_is_written_is_read(ids: list[str], counts: list[int], dtype: Any, 
             assert_same(store[image_id], item, dtype)
             assert store.region_count(image_id) == len(item)
         assert [fault for _, fault in store.verify()] == [None] * len(store.shards)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    features=arrays(
+        np.float32,
+        st.tuples(st.integers(1, 5), st.integers(1, 9)),
+        elements=st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False) | st.floats(0, 6, width=32),
+    )
+)
+def test_8_bits_are_off_by_half_a_step_at_most(features: npt.NDArray[np.float32]) -> None:
+    codes, steps = to_8_bits(features)
+    assert codes.dtype == np.uint8
+    low, high = features.min(axis=1, keepdims=True), features.max(axis=1, keepdims=True)
+    half_a_step = (high.astype(np.float64) - low) / 510
+    rounding = 8 * np.finfo(np.float32).eps * np.maximum(np.abs(low), np.abs(high)) + 1e-36
+    assert (np.abs(from_8_bits(codes, steps).astype(np.float64) - features) <= half_a_step + rounding).all()
+    assert (from_8_bits(codes, steps)[features == low] == np.broadcast_to(low, features.shape)[features == low]).all()
+
+
+def test_a_store_of_8_bits(tmp_path: Path) -> None:
+    items = {str(i): regions(3 + i, width=64, seed=i, scores=True) for i in range(4)}
+    store = write(tmp_path / "s", dict(list(items.items())[:2]), dtype="int8", shard_bytes=1)
+    assert store.shards[0].bytes < write(tmp_path / "half", items, dtype="float16", shard_bytes=1).shards[0].bytes
+    store = write(tmp_path / "s", dict(list(items.items())[2:]), dtype="int8")  # resumed
+    assert [fault for _, fault in store.verify()] == [None] * 3
+    assert (store.dtype, store["0"].features.dtype) == ("int8", np.float32)
+    for image_id, item in items.items():
+        reach = item.features.max(axis=1, keepdims=True) - item.features.min(axis=1, keepdims=True)
+        assert (np.abs(store[image_id].features - item.features) <= reach / 509).all()
+        assert_same(replace(store[image_id], features=item.features), item, "float32")
+    with pytest.raises(FeatureError, match="holds int8 features"):
+        FeatureStoreWriter(tmp_path / "s", dtype="float16")
+    with pytest.raises(FeatureError, match=r"a feature of 3e\+38 does not fit int8; use float32"):
+        write(tmp_path / "big", {"a": Regions(np.full((1, 2), 3e38, np.float32), items["0"].boxes[:1])}, dtype="int8")
 
 
 def test_facts_of_a_store(tmp_path: Path) -> None:
@@ -357,7 +396,7 @@ def test_not_a_store(tmp_path: Path) -> None:
     [
         ({"format": "zip"}, "not the index of a feature store"),
         ({"version": 9}, "store version 9, expected 1; update xlan"),
-        ({"dtype": "int8"}, "dtype must be float16 or float32"),
+        ({"dtype": "int4"}, "dtype must be one of float16, float32, int8"),
         ({"dtype": 3}, "'dtype' must be a str, got 3"),
         ({"width": "wide"}, "'width' must be a int"),
         ({"shards": [{}]}, "each shard needs file, bytes, sha256, images, regions"),

@@ -46,7 +46,10 @@ def extract(
     image_region: Annotated[
         bool | None, typer.Option(help="Add the whole image as the first region (default) or not.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="How features are kept: float16 or float32.")] = "float16",
+    dtype: Annotated[
+        str,
+        typer.Option(help="How features are kept: float16, float32 or int8 (half of float16, scaled by region)."),
+    ] = "float16",
     pictures_folder: Annotated[
         Path | None,
         typer.Option(
@@ -76,13 +79,14 @@ def extract(
     from xlan.karpathy import split_name
     from xlan.vision.extract import extract_to_store
     from xlan.vision.image import ImageLimits
+    from xlan.vision.shards import FEATURE_DTYPES
     from xlan.vision.sources import find_pictures
     from xlan.vision.store import FeatureStoreWriter
 
     # Decoders warn about broken EXIF and odd palettes; nobody who extracts a folder can do anything about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    if dtype not in ("float16", "float32"):
-        raise typer.BadParameter(f"expected float16 or float32, got {dtype}", param_hint="--dtype")
+    if dtype not in FEATURE_DTYPES:
+        raise typer.BadParameter(f"expected {', '.join(FEATURE_DTYPES)}, got {dtype}", param_hint="--dtype")
     missing: list[str] = []
     found = find_pictures(images, number_ids=number_ids, folder=pictures_folder, on_missing=missing.append)
     pictures = found

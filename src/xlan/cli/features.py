@@ -36,6 +36,7 @@ class Dtype(StrEnum):
 
     FLOAT16 = "float16"
     FLOAT32 = "float32"
+    INT8 = "int8"
 
 
 Store = Annotated[Path, typer.Argument(help="Folder of a feature store.", show_default=False)]
@@ -54,7 +55,9 @@ def import_(
         Path, typer.Option("--output", "-o", help="Folder of the store; an import that was stopped goes on.")
     ],
     form: Annotated[Form, typer.Option("--format", help="Form of the source; auto looks at it.")] = Form.AUTO,
-    dtype: Annotated[Dtype, typer.Option(help="How features are kept.")] = Dtype.FLOAT16,
+    dtype: Annotated[
+        Dtype, typer.Option(help="How features are kept; int8 takes half of float16, scaled by region.")
+    ] = Dtype.FLOAT16,
     max_regions: Annotated[
         int | None, typer.Option(help="Keep the first so many regions of an image.", show_default="all")
     ] = None,

@@ -6,7 +6,8 @@ Tensors (n images, R regions in all, D numbers a region), in file order, so that
     boxes     [R, 4]   float32   x0 y0 x1 y1, fractions of the picture
     scores    [R]      float32   detector confidence, NaN where the extractor has none
     sizes     [n, 2]   int32     width and height in pixels, 0 when unknown
-    features  [R, D]   float16 or float32
+    steps     [R, 2]   float32   smallest value and step of each region; only with features of 8 bits
+    features  [R, D]   float16 or float32, or uint8 for features of 8 bits: smallest value + number × step
 
 The ids of the images are JSON text in the metadata. The header is written and read here rather than by the
 safetensors package, because that package wants all tensors of a file in one piece of memory; any safetensors
@@ -32,7 +33,12 @@ from xlan.errors import FeatureError
 from xlan.files import atomic_path
 from xlan.types import Regions
 
-FeatureDtype = Literal["float16", "float32"]
+FeatureDtype = Literal["float16", "float32", "int8"]
+FEATURE_DTYPES: dict[str, np.dtype[Any]] = {  # as they are in the file
+    "float16": np.dtype("<f2"),
+    "float32": np.dtype("<f4"),
+    "int8": np.dtype("u1"),
+}
 PIECE = 1 << 14  # numbers that torch converts without waking its threads
 SHARD_FORMAT = "xlan-features-shard-1"
 MAX_HEADER_BYTES = 100 << 20  # the limit of the safetensors format itself
@@ -41,6 +47,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "I32": np.dtype("<i4"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
+    "U8": np.dtype("u1"),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BOX_SLACK = 1e-3  # detectors leave the picture by rounding; more than this is another coordinate system
@@ -58,8 +65,33 @@ class ShardInfo:
     regions: int
 
 
-def write_shard(path: Path, ids: Sequence[str], regions: Sequence[Regions]) -> ShardInfo:
-    """Write the regions of `ids` to `path`, atomically. All features have one width and one dtype."""
+Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint8]
+
+
+def to_8_bits(features: Floats) -> tuple[Codes, Floats]:
+    """Features `[N, D]` → numbers 0 to 255 `[N, D]`, and smallest value and step `[N, 2]` of each region.
+
+    Each value is off by half a step at most, a step being a 255th of the region's range.
+    """
+    low, high = features.min(axis=1), features.max(axis=1)
+    step = (high - low) / np.float32(255)
+    codes = np.rint((features - low[:, None]) / np.where(step > 0, step, 1)[:, None])
+    return np.clip(codes, 0, 255).astype(np.uint8), np.stack([low, step], axis=1)
+
+
+def from_8_bits(codes: Codes, steps: Floats) -> Floats:
+    """What `to_8_bits` was given, nearly: `[N, D]` float32."""
+    return np.asarray(codes * steps[:, 1:] + steps[:, :1], dtype=np.float32)
+
+
+def write_shard(
+    path: Path, ids: Sequence[str], regions: Sequence[Regions], steps: Sequence[Floats] | None = None
+) -> ShardInfo:
+    """Write the regions of `ids` to `path`, atomically. All features have one width and one dtype.
+
+    `steps` has `[N, 2]` for each image when its features are numbers of `to_8_bits`.
+    """
     counts = [len(item) for item in regions]
     total, width = sum(counts), int(regions[0].features.shape[1])
     feature_dtype = np.dtype(regions[0].features.dtype).newbyteorder("<")
@@ -69,6 +101,8 @@ def write_shard(path: Path, ids: Sequence[str], regions: Sequence[Regions]) -> S
         "scores": np.concatenate([_scores(item) for item in regions]).astype("<f4"),
         "sizes": np.array([[item.width, item.height] for item in regions], dtype="<i4"),
     }
+    if steps is not None:
+        small["steps"] = np.concatenate(steps).astype("<f4")
     shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {k: (v.shape, v.dtype) for k, v in small.items()}
     shapes["features"] = ((total, width), feature_dtype)
     chunks: list[npt.NDArray[Any]] = [
@@ -157,7 +191,8 @@ class Shard:
             ids = json.loads(metadata["ids"])
             if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
                 raise ValueError("ids must be a list of strings")
-            return ids, {name: self._view(header[name], 8 + length) for name in _TENSORS}
+            names = (*_TENSORS, "steps") if "steps" in header else _TENSORS
+            return ids, {name: self._view(header[name], 8 + length) for name in names}
         except (KeyError, TypeError, ValueError, struct.error, RecursionError) as error:
             raise FeatureError(f"{self.path}: not a shard of a feature store: {_reason(error)}") from None
 
@@ -178,15 +213,17 @@ class Shard:
         n, total = len(self.ids), self.expected.regions
         tensors, offsets = self._tensors, self._tensors["offsets"]
         shapes = {"offsets": (n + 1,), "boxes": (total, 4), "scores": (total,), "sizes": (n, 2)}
-        fits = all(tensors[name].shape == shape for name, shape in shapes.items())
+        if tensors["features"].dtype == np.uint8:
+            shapes["steps"] = (total, 2)
+        fits = all(name in tensors and tensors[name].shape == shape for name, shape in shapes.items())
         fits = fits and tensors["features"].ndim == 2 and tensors["features"].shape[0] == total
         fits = fits and n == self.expected.images and offsets[0] == 0 and offsets[-1] == total
         if not (fits and bool((np.diff(offsets) > 0).all())):
             raise FeatureError(f"{self.path}: the shard does not hold what the index says; make the store again")
 
     @property
-    def features(self) -> npt.NDArray[np.floating]:
-        """`[R, D]` all features of the shard, a view of the file."""
+    def features(self) -> npt.NDArray[Any]:
+        """`[R, D]` all features of the shard as they are in the file, a view of it."""
         return self._tensors["features"]
 
     @property
@@ -195,13 +232,14 @@ class Shard:
         return self._tensors["boxes"]
 
     def regions(self, row: int) -> Regions:
-        """Regions of the image at `row`, as read-only views of the file."""
+        """Regions of the image at `row`: read-only views of the file; features of 8 bits are unpacked."""
         tensors = self._tensors
         start, end = (int(i) for i in tensors["offsets"][row : row + 2])
         scores = tensors["scores"][start:end]
         width, height = (int(i) for i in tensors["sizes"][row])
+        features = tensors["features"][start:end]
         return Regions(
-            features=tensors["features"][start:end],
+            features=from_8_bits(features, tensors["steps"][start:end]) if "steps" in tensors else features,
             boxes=tensors["boxes"][start:end],
             scores=None if bool(np.isnan(scores).any()) else scores,
             width=width,
@@ -219,7 +257,7 @@ def _reason(error: Exception) -> str:
 
 
 def check_regions(regions: Regions, *, image_id: str, dtype: FeatureDtype, width: int) -> Regions:
-    """`regions` as they are stored: contiguous, of `dtype`, boxes clipped to the picture.
+    """`regions` as they are stored: contiguous, of `dtype` (float32 for 8 bits), boxes clipped to the picture.
 
     Args:
         regions: features `[N, D]`, boxes `[N, 4]`, scores `[N]` or None.
@@ -239,11 +277,13 @@ def check_regions(regions: Regions, *, image_id: str, dtype: FeatureDtype, width
         raise FeatureError(f"{where}: has no regions (features are {count} × {columns})")
     if width and columns != width:
         raise FeatureError(f"{where}: features are {columns} wide, expected {width} as in the rest of the store")
-    stored = _convert(features, dtype)
+    stored = _convert(features, "float32" if dtype == "int8" else dtype)
     if not np.isfinite(stored).all():
         if np.isfinite(features).all():
             raise FeatureError(f"{where}: a feature of {np.abs(features).max():.4g} does not fit {dtype}; use float32")
         raise FeatureError(f"{where}: features hold values that are not finite")
+    if dtype == "int8" and np.abs(stored).max() > np.finfo(np.float32).max / 4:
+        raise FeatureError(f"{where}: a feature of {np.abs(stored).max():.4g} does not fit int8; use float32")
     scores = None if regions.scores is None else np.ascontiguousarray(regions.scores, dtype=np.float32)
     if scores is not None and (scores.shape != (count,) or not np.isfinite(scores).all()):
         raise FeatureError(f"{where}: scores must be {count} finite numbers, got shape {scores.shape}")
@@ -252,7 +292,7 @@ def check_regions(regions: Regions, *, image_id: str, dtype: FeatureDtype, width
     return Regions(stored, _check_boxes(regions.boxes, count, where), scores, int(regions.width), int(regions.height))
 
 
-def _convert(features: npt.NDArray[np.floating], dtype: FeatureDtype) -> npt.NDArray[np.floating]:
+def _convert(features: npt.NDArray[np.floating], dtype: str) -> npt.NDArray[np.floating]:
     """A contiguous copy of another type; numbers too large for it become infinite."""
     copy = np.array(features, dtype=np.float32 if features.dtype != np.float16 else None, order="C")
     if copy.dtype == np.dtype(dtype):

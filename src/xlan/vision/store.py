@@ -15,17 +15,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from xlan.errors import DataError, FeatureError
 from xlan.files import file_sha256, open_locked, read_json, write_json
 from xlan.types import Regions
-from xlan.vision.shards import FeatureDtype, Shard, ShardInfo, check_regions, write_shard
+from xlan.vision.shards import (
+    FEATURE_DTYPES,
+    FeatureDtype,
+    Shard,
+    ShardInfo,
+    check_regions,
+    to_8_bits,
+    write_shard,
+)
 
 INDEX_NAME = "index.json"
 STORE_FORMAT = "xlan-features"
@@ -38,7 +47,8 @@ class FeatureStoreWriter:
 
     Args:
         path: folder of the store; made when it does not exist. A folder with other things in it is refused.
-        dtype: how features are kept. float16 halves the disk and is finer than what extractors resolve.
+        dtype: how features are kept. float16 halves the disk and is finer than what extractors resolve; int8 halves it
+            again, with values that are off by up to a 510th of a region's range.
         shard_bytes: a shard is written when it holds this many bytes of features; also the memory that is
             needed.
         extractor: what made the features (name, version, settings …), kept in the index. Going on with a
@@ -56,8 +66,8 @@ class FeatureStoreWriter:
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         extractor: Mapping[str, Any] | None = None,
     ) -> None:
-        if dtype not in ("float16", "float32"):
-            raise FeatureError(f"features are kept as 'float16' or 'float32', got {dtype!r}")
+        if dtype not in FEATURE_DTYPES:
+            raise FeatureError(f"features are kept as {', '.join(FEATURE_DTYPES)}, got {dtype!r}")
         if shard_bytes < 1:
             raise FeatureError(f"shard_bytes must be at least 1, got {shard_bytes}")
         self.path = Path(path)
@@ -69,6 +79,7 @@ class FeatureStoreWriter:
         self._done: set[str] = set()
         self._ids: list[str] = []
         self._pending: list[Regions] = []
+        self._steps: list[npt.NDArray[np.float32]] = []
         self._pending_bytes = 0
         self._closed = False
         self._lock: int | None = _claim(self.path)
@@ -136,6 +147,10 @@ class FeatureStoreWriter:
         self._width = int(checked.features.shape[1])
         self._done.add(image_id)
         self._ids.append(image_id)
+        if self.dtype == "int8":
+            codes, steps = to_8_bits(np.asarray(checked.features, dtype=np.float32))
+            checked = replace(checked, features=cast("npt.NDArray[Any]", codes))
+            self._steps.append(steps)
         self._pending.append(checked)
         self._pending_bytes += checked.features.nbytes
         if self._pending_bytes >= self.shard_bytes:
@@ -146,8 +161,8 @@ class FeatureStoreWriter:
         try:
             if self._ids:
                 path = self.path / f"features-{len(self._shards):05d}.safetensors"
-                self._shards.append(write_shard(path, self._ids, self._pending))
-                self._ids, self._pending, self._pending_bytes = [], [], 0
+                self._shards.append(write_shard(path, self._ids, self._pending, self._steps or None))
+                self._ids, self._pending, self._steps, self._pending_bytes = [], [], [], 0
             self._write_index(complete=complete)
         except OSError as error:
             raise FeatureError(f"{self.path}: cannot be written: {error.strerror or error}") from None
@@ -219,7 +234,7 @@ class FeatureStore:
         self._files = [Shard(self.path / info.file, info) for info in self.shards]
         self._where: dict[str, tuple[int, int]] = {}
         for number, shard in enumerate(self._files):
-            if shard.features.shape[1] != self.feature_dim or shard.features.dtype != np.dtype(self.dtype):
+            if shard.features.shape[1] != self.feature_dim or shard.features.dtype != FEATURE_DTYPES[self.dtype]:
                 raise FeatureError(
                     f"{shard.path}: expected {self.dtype} features of width {self.feature_dim}, "
                     f"got {shard.features.dtype} of width {shard.features.shape[1]}"
@@ -322,8 +337,9 @@ def _read_index(path: Path) -> dict[str, Any]:
     for key, kind in kinds.items():
         if type(value.get(key)) is not kind:
             raise FeatureError(f"{path / INDEX_NAME}: {key!r} must be a {kind.__name__}, got {value.get(key)!r:.40}")
-    if value["dtype"] not in ("float16", "float32") or value["width"] < 0:
-        raise FeatureError(f"{path / INDEX_NAME}: dtype must be float16 or float32 and width not negative")
+    if value["dtype"] not in FEATURE_DTYPES or value["width"] < 0:
+        known = ", ".join(FEATURE_DTYPES)
+        raise FeatureError(f"{path / INDEX_NAME}: dtype must be one of {known}, and width not negative")
     value["shards"] = [_shard_info(entry, path / INDEX_NAME) for entry in value["shards"]]
     return value
 
