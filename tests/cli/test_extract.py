@@ -151,7 +151,7 @@ def test_a_detector_from_an_onnx_file(dataset: Path, tmp_path: Path) -> None:
     assert store["100"].features.shape == (1, 3)
 
 
-@pytest.mark.parametrize(("option", "value"), [("--levels", "many"), ("--dtype", "int8"), ("--batch", "0")])
+@pytest.mark.parametrize(("option", "value"), [("--levels", "many"), ("--dtype", "int4"), ("--batch", "0")])
 def test_wrong_options_are_usage_errors(dataset: Path, tmp_path: Path, option: str, value: str) -> None:
     result = CliRunner().invoke(app, ["features", "extract", str(dataset), "-o", str(tmp_path / "s"), option, value])
     assert result.exit_code == 2

@@ -74,6 +74,7 @@ def extract(
 
     Pictures that cannot be used are listed and skipped; the exit status is then 3.
     """
+    from xlan.cli.progress import count_progress
     from xlan.errors import DataError
     from xlan.files import write_text
     from xlan.karpathy import split_name
@@ -108,13 +109,11 @@ def extract(
     limits = ImageLimits(max_bytes=int(max_megabytes * 2**20), max_pixels=int(max_megapixels * 1e6))
     with (
         FeatureStoreWriter(output, dtype=dtype, extractor=extractor.description) as writer,  # type: ignore[arg-type]
-        _progress() as progress,
+        count_progress("extracting") as move,
     ):
-        task = progress.add_task("extracting", total=len(pictures), bad=0)
 
         def show(report: ExtractReport) -> None:
-            done = report.present + report.written + len(report.bad)
-            progress.update(task, completed=done, bad=len(report.bad))
+            move(report.present + report.written + len(report.bad), len(pictures))
 
         report = extract_to_store(
             extractor, pictures, writer, batch=batch, threads=threads, limits=limits, on_progress=show
@@ -154,18 +153,3 @@ def _detector(path: Path, *, pixels: bool, input_size: int | None) -> RegionExtr
 
     size = (input_size, input_size) if input_size is not None else None
     return OnnxDetector(path, box_units="pixel" if pixels else "fraction", input_size=size)
-
-
-def _progress() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[bad]} skipped"),
-    )
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, disable=not console.is_terminal)
