@@ -40,9 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("images", nargs="*", help="pictures of yours: files, folders, globs")
     parser.add_argument("--output", type=Path, default=Path("captions.html"), help="the page to write")
     options = parser.parse_args(arguments)
-    leave_a_core()
-    captioner = Captioner.from_pretrained()
-    captioner.caption(Image.new("RGB", (8, 8)), OPTIONS)  # torch sets itself up in the first call; the others are timed
+    captioner = Captioner.from_pretrained(threads=leave_a_core())
+    captioner.caption(Image.new("RGB", (8, 8)), OPTIONS)  # what is set up in the first call is not timed
     entries: list[Entry] = []
     problems: list[str] = []
     explanations = options.output.with_suffix("")

@@ -17,7 +17,7 @@ from typing import overload
 
 from xlan.ahead import map_ahead
 from xlan.engines.interface import Engine
-from xlan.engines.load import load
+from xlan.engines.load import EngineName, load
 from xlan.errors import ImageError, ModelError
 from xlan.options import DEFAULT_OPTIONS, CaptionOptions
 from xlan.required import RequiredWords
@@ -60,19 +60,28 @@ class Captioner:
         self.familiar = familiar
 
     @classmethod
-    def from_pretrained(cls, directory: str | os.PathLike[str] | None = None, *, device: str = "cpu") -> Captioner:
+    def from_pretrained(
+        cls,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        engine: EngineName = "auto",
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> Captioner:
         """Load a model directory; without one, the model that ships with the package.
 
         Args:
             directory: what `xlan train` or `xlan pack` wrote.
+            engine: `onnx`, `torch`, or `auto`: onnx where it is installed and can compute this model on this device.
             device: where to compute, pictures and words alike: `cpu`, `cuda`, `cuda:1`, `mps`.
+            threads: how many threads compute; None leaves it to the engine.
 
         Raises:
             ModelError: no such directory, or it is not one, or the package came without a model.
         """
         if directory is None and not SHIPPED.is_dir():
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
-        found = load(SHIPPED if directory is None else directory, device=device)
+        found = load(SHIPPED if directory is None else directory, engine=engine, device=device, threads=threads)
         return cls(found.engine, found.vocabulary, found.extractor, found.familiar)
 
     @overload

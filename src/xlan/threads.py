@@ -1,4 +1,4 @@
-"""How many threads torch computes with, and how they wait for one another.
+"""How many threads compute, and how they wait for one another.
 
 torch's threads meet after every small product. Left alone, those that are early spin until the last one arrives: on
 cores that something else uses too, two threads are then many times slower than one. Threads that sleep while they wait
@@ -19,15 +19,15 @@ def sleep_while_waiting() -> None:
     os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
-def leave_a_core(threads: int | None = None) -> int:
-    """Give torch `threads` threads; None leaves one core to the threads that open pictures. Returns their number.
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    OMP_NUM_THREADS, where it is set, takes the place of None.
+
+def leave_a_core() -> int:
+    """How many threads should compute: one core is left to the threads that open pictures.
+
+    OMP_NUM_THREADS, where it is set, says it instead.
     """
-    import torch
-
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        threads = max(1, torch.get_num_threads() - 1)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return torch.get_num_threads()
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdecimal() and int(said) else max(1, cores() - 1)

@@ -257,9 +257,7 @@ def test_a_core_is_left_for_others_unless_told(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-    threads = [before]
-    monkeypatch.setattr("torch.get_num_threads", lambda: threads[-1])
-    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    monkeypatch.setattr("xlan.threads.cores", lambda: before)
     assert leave_a_core() == after
 
 

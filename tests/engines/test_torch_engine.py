@@ -95,14 +95,15 @@ def _caption(captioner: Captioner) -> str:
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_captions_too(model_directory: Path) -> None:
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_a_forked_process_captions_too(model_directory: Path, engine: str) -> None:
     """With two threads: with one there is no pool whose threads a child would miss."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        captioner = Captioner.from_pretrained(model_directory)
+        captioner = Captioner.from_pretrained(model_directory, engine=engine, threads=2)
         expected = _caption(captioner)
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply_async(_caption, (captioner,)).get(timeout=60) == expected

@@ -37,8 +37,10 @@ class Parrot:
 captioner = Captioner(Parrot(), Vocabulary.from_words(["dog", "runs"]))
 picture = Regions(np.ones((3, 2), np.float32), np.zeros((3, 4), np.float32))
 print(captioner.caption_regions([picture], CaptionOptions(must="dog runs"))[0].text)
+caption = Captioner.from_pretrained(sys.argv[1]).caption(np.zeros((40, 60, 3), np.uint8))
+print(len(caption.words) > 0)
 try:
-    Captioner.from_pretrained(sys.argv[1])
+    Captioner.from_pretrained(sys.argv[1], engine="torch")
 except MissingExtraError as error:
     print(error)
 try:
@@ -56,7 +58,8 @@ def test_without_torch(model_directory: Path) -> None:
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "dog runs",
-        'captioning with this model needs packages that are not installed; type: pip install "xlan[train]"',
+        "True",
+        'the torch engine needs packages that are not installed; type: pip install "xlan[train]"',
         "torch",
         "False",
     ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.caption_file import CaptionFile, as_json
+from xlan.cli.engine import ENGINE_HELP, EngineChoice
 from xlan.cli.explain import RUNNERS_UP, model_names
 from xlan.cli.explain_folder import ExplainFolder
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures, printable
@@ -65,6 +66,7 @@ def caption(
         Path | None,
         typer.Option(metavar="DIR", help="Also write a page per picture into DIR that shows where the model looked."),
     ] = None,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
     batch: Annotated[int, typer.Option(help="Pictures per call of the model.", min=1, max=1024)] = 16,
     threads: Annotated[int, typer.Option(help="Threads that open pictures meanwhile.", min=1, max=256)] = 2,
 ) -> None:
@@ -82,8 +84,7 @@ def caption(
 
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who captions a folder.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    leave_a_core()
-    captioner = Captioner.from_pretrained(model)
+    captioner = Captioner.from_pretrained(model, engine=engine.engine, threads=leave_a_core())
     captioner.check(options)
     write: Write = _write_json if as_lines_of_json else _plain_writer(options, named=not _is_one_picture(paths))
     with contextlib.ExitStack() as stack:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.engine import ENGINE_HELP, EngineChoice
 from xlan.cli.pictures import STDIN, printable, read_stdin
 from xlan.cli.text import short_names
 from xlan.errors import DataError
@@ -40,6 +41,7 @@ def explain(
         list[str] | None,
         typer.Option(help="A word or phrase that has to appear; 'dog|dogs' for either; may be repeated."),
     ] = None,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
 ) -> None:
     """Show where the model looked for each word of its caption, how sure it was and what it nearly said.
 
@@ -53,10 +55,10 @@ def explain(
     from xlan.pipeline import Captioner
 
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    leave_a_core()
     options = CaptionOptions(beams=beams, must=tuple(must or ()), attention=True, runners_up=RUNNERS_UP)
     models = [model] if compare is None else [model, compare]
-    captioners = [Captioner.from_pretrained(directory) for directory in models]
+    threads = leave_a_core()
+    captioners = [Captioner.from_pretrained(directory, engine=engine.engine, threads=threads) for directory in models]
     for captioner in captioners:
         captioner.check(options)
     source = read_stdin() if photo == STDIN else Path(photo)

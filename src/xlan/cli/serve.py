@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
+from xlan.cli.engine import ENGINE_HELP, EngineChoice
 from xlan.errors import ConfigError, MissingExtraError
+from xlan.threads import cores
 
 TOKEN_VARIABLE = "XLAN_TOKEN"
 MIN_TOKEN = 16
@@ -52,6 +54,7 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(help="Threads that share a batch; as many as cores unless given.", min=1, max=256)
     ] = None,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line on standard error for every request.")] = False,
 ) -> None:
     """Answer requests for captions over HTTP, with a page to drop photos on.
@@ -65,8 +68,6 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtraError("xlan serve", "serve") from None
-    import torch
-
     from xlan.pipeline import SHIPPED, Captioner
     from xlan.serving import server
     from xlan.serving.settings import ServeSettings
@@ -85,14 +86,13 @@ def serve(
         timeout=timeout,
         max_cost=max_cost,
         limits=ImageLimits(max_bytes, max_pixels),
-        lanes=threads or torch.get_num_threads(),
+        lanes=threads or cores(),
     )
-    torch.set_num_threads(1)  # in each of them
     _log_to_standard_error(quiet)
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who runs a server.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     with server.listen(host, port) as listener:  # before the model is loaded: a taken port is known at once
-        captioner = Captioner.from_pretrained(model)
+        captioner = Captioner.from_pretrained(model, engine=engine.engine, threads=1)  # in each lane
         if token is None and not _is_loopback(host):
             typer.echo(f"warning: {host} can be reached by others and no token is set; see --token-file", err=True)
         line = f"xlan listens on {_address(*listener.getsockname()[:2])}"

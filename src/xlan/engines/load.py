@@ -1,15 +1,23 @@
-"""A model directory → everything a `Captioner` is made of."""
+"""A model directory → everything a `Captioner` is made of, with the engine that fits."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from xlan.engines.interface import Engine
-from xlan.errors import MissingExtraError
+from xlan.errors import MissingExtraError, ModelError
+from xlan.export.captioner import RECIPES, captioner_graphs
+from xlan.model.spec import spec_to_dict
+from xlan.pretrained import FAMILIAR, VISION, WEIGHTS, ModelDirectory, read_model_directory
 from xlan.text.vocab import Vocabulary
 from xlan.vision.familiar import Familiar
 from xlan.vision.regions import RegionExtractor
+
+EngineName = Literal["auto", "onnx", "torch"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 
 @dataclass(frozen=True)
@@ -29,30 +37,95 @@ class Loaded:
     familiar: Familiar | None
 
 
-def load(directory: str | os.PathLike[str], *, device: str = "cpu") -> Loaded:
+def load(
+    directory: str | os.PathLike[str],
+    *,
+    engine: EngineName = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+) -> Loaded:
     """Read a model directory.
 
     Args:
         directory: what `save_pretrained`, `xlan train` or `xlan pack` wrote.
+        engine: `onnx` (small, quick to start, on the CPU), `torch` (every model, every device), or `auto`: onnx on the
+            CPU where onnxruntime is installed and knows the architecture, else torch. All give the same captions.
         device: where to compute: `cpu`, `cuda`, `cuda:1`, `mps`.
+        threads: how many threads compute; None leaves it to the engine.
 
     Raises:
         ModelError: not a model directory, or the device cannot be used here.
-        MissingExtraError: torch is not installed.
+        MissingExtraError: the engine is not installed.
     """
+    if engine not in ENGINES:
+        raise ModelError(f"engine: expected {', '.join(ENGINES)}, got {engine!r}")
+    if engine == "onnx" and device != "cpu":
+        raise ModelError(f"the onnx engine computes on the cpu, got device {device!r}; use the torch engine")
+    found = read_model_directory(directory)
+    fits = device == "cpu" and type(found.spec) in RECIPES
+    if engine == "onnx" or (engine == "auto" and fits and is_installed("onnxruntime")):
+        return _onnx(found, threads)
+    return _torch(found, device, threads)
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; it is not."""
     try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _onnx(found: ModelDirectory, threads: int | None) -> Loaded:
+    from xlan.engines.onnx_engine import OnnxEngine, OnnxModel
+    from xlan.engines.onnx_session import OnnxSession
+    from xlan.engines.onnx_vision import OnnxGridExtractor
+    from xlan.engines.onnx_weights import MappedWeights
+
+    source = str(found.path / WEIGHTS)
+    weights = MappedWeights(source)
+    encoder, decoder = (
+        OnnxSession.of_graph(graph, name, source=source, threads=threads)
+        for graph, name in zip(
+            captioner_graphs(found.spec, weights, precision="stored", source=source),
+            ("encoder", "decoder"),
+            strict=True,
+        )
+    )
+    weights.release()  # the sessions hold what they need in the form they need
+    about = {
+        "architecture": spec_to_dict(found.spec),
+        "parameters": sum(array.size for array in weights.values()),
+    }
+    return Loaded(
+        engine=OnnxEngine(OnnxModel(encoder, decoder), found.vocabulary.special, about),
+        vocabulary=found.vocabulary,
+        extractor=OnnxGridExtractor.load(found.extras[VISION], threads=threads) if VISION in found.extras else None,
+        familiar=_familiar(found),
+    )
+
+
+def _torch(found: ModelDirectory, device: str, threads: int | None) -> Loaded:
+    try:
+        import torch
+
         from xlan.engines.torch_engine import TorchEngine, torch_device
-        from xlan.pretrained import FAMILIAR, VISION, load_model, read_model_directory
+        from xlan.pretrained import load_model
         from xlan.vision.grid import GridExtractor
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingExtraError("captioning with this model", "train") from None
+        raise MissingExtraError("the torch engine", "train") from None
+    if threads is not None:
+        torch.set_num_threads(threads)
     where = torch_device(device)
-    found = read_model_directory(directory)
     return Loaded(
         engine=TorchEngine(load_model(found, device=where), found.vocabulary.special),
         vocabulary=found.vocabulary,
         extractor=GridExtractor.load(found.extras[VISION]).to(where) if VISION in found.extras else None,
-        familiar=Familiar.load(found.extras[FAMILIAR]) if FAMILIAR in found.extras else None,
+        familiar=_familiar(found),
     )
+
+
+def _familiar(found: ModelDirectory) -> Familiar | None:
+    return Familiar.load(found.extras[FAMILIAR]) if FAMILIAR in found.extras else None

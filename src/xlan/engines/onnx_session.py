@@ -26,51 +26,73 @@ class OnnxSession:
         content: the graph, or the path of a `.onnx` file.
         source: names it in error messages.
         weights: tensors that the graph does not hold itself; they are used where they are, not copied.
+        threads: how many threads compute; None is OMP_NUM_THREADS, or onnxruntime's own choice.
 
     Raises:
         WeightsError: not an ONNX graph, or one that this version of onnxruntime cannot run.
     """
 
-    def __init__(self, content: bytes | Path, *, source: str, weights: Mapping[str, Array] | None = None) -> None:
+    def __init__(
+        self,
+        content: bytes | Path,
+        *,
+        source: str,
+        weights: Mapping[str, Array] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._content, self._source = content, source
+        self._weights = dict(weights or {})  # kept: the session reads them where they are
+        self._threads = threads if threads is not None else _default_threads()
+        self._open()
+        self.inputs: dict[str, list[int | str]] = {value.name: value.shape for value in self._session.get_inputs()}
+        self.outputs: dict[str, list[int | str]] = {value.name: value.shape for value in self._session.get_outputs()}
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+        self._names = list(self.outputs)
+
+    def _open(self) -> None:
         try:
             import onnxruntime
         except ImportError:
             raise MissingExtraError("the onnx engine", "onnx") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what goes wrong is raised; the rest is of no use to a user
-        options.intra_op_num_threads = threads()
+        options.intra_op_num_threads = self._threads
         # Three sessions take turns: threads that wait in a busy loop for their next turn would be in each other's way.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._weights = dict(weights or {})  # kept: the session reads them where they are
         if self._weights:
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
             options.add_external_initializers(list(self._weights), values)
-        graph = content if isinstance(content, bytes) else str(content)
+        graph = self._content if isinstance(self._content, bytes) else str(self._content)
         try:
             self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises a dozen types without a common base
-            raise WeightsError(f"{source}: cannot be run by onnxruntime: {_one_line(error)}") from None
-        self.inputs: dict[str, list[int | str]] = {value.name: value.shape for value in self._session.get_inputs()}
-        self.outputs: dict[str, list[int | str]] = {value.name: value.shape for value in self._session.get_outputs()}
-        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
-        self._names = list(self.outputs)
+            raise WeightsError(f"{self._source}: cannot be run by onnxruntime: {_one_line(error)}") from None
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_session"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
 
     @classmethod
-    def of_graph(cls, graph: Graph, name: str, *, source: str) -> OnnxSession:
+    def of_graph(cls, graph: Graph, name: str, *, source: str, threads: int | None = None) -> OnnxSession:
         """A graph that was just made."""
         content, weights = graph.model_and_weights(name, {})
-        return cls(content, source=source, weights=weights)
+        return cls(content, source=source, weights=weights, threads=threads)
 
     def run(self, inputs: Mapping[str, Array]) -> Arrays:
         """Arrays in by name, arrays out by name."""
+        if os.getpid() != self._process:  # a forked child has the session, but not the threads that compute
+            self._open()
         try:
             return dict(zip(self._names, self._session.run(None, dict(inputs)), strict=True))
         except Exception as error:
             raise ModelError(f"the onnx engine failed: {_one_line(error)}") from None
 
 
-def threads() -> int:
-    """How many threads a graph gets: OMP_NUM_THREADS where it is set, else 0, onnxruntime's own choice."""
+def _default_threads() -> int:
     said = os.environ.get("OMP_NUM_THREADS", "")
     return int(said) if said.isdecimal() else 0
 

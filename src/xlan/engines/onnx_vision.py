@@ -34,16 +34,15 @@ class OnnxGridExtractor:
         self.weights_name = weights_name
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> OnnxGridExtractor:
-        """With the weights and settings of a `vision.safetensors`.
+    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> OnnxGridExtractor:
+        """With the weights and settings of a `vision.safetensors`; `threads` as for `OnnxSession`.
 
         Raises:
             WeightsError: missing, damaged, or tensors that do not fit the network it names.
         """
         file = read_vision(path)
-        session = OnnxSession.of_graph(
-            vision_graph(file, precision="stored", source=str(path)), "vision", source=str(path)
-        )
+        graph = vision_graph(file, precision="stored", source=str(path))
+        session = OnnxSession.of_graph(graph, "vision", source=str(path), threads=threads)
         return cls(session, file.settings, weights_name=file.digest)
 
     @property

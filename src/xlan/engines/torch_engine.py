@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from xlan.engines.interface import Decoded, Floats, SearchRequest
 from xlan.errors import ModelError, ShapeError
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import Encoded
+from xlan.model.spec import spec_to_dict
 from xlan.types import Regions, SpecialIds
 from xlan.vision.padding import pad_boxes, pad_regions
 
@@ -70,7 +71,7 @@ class TorchEngine:
         return {
             "engine": self.name,
             "device": str(self.device),
-            "architecture": {"kind": type(self.model).__name__, **asdict(self.model.spec)},
+            "architecture": spec_to_dict(self.model.spec),
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
         }
 
