@@ -18,6 +18,7 @@ from xlan.model.captioner import CaptionModel
 from xlan.model.graph import GraphEncoder
 from xlan.model.multihead import MultiHeadAttention
 from xlan.model.plain import AttributeEncoder, MaxoutCell, MeanEncoder, PlainDecoder
+from xlan.model.recurrent import RecurrentDecoder
 from xlan.model.regions import RegionEncoder
 from xlan.model.spec import (
     AoANetSpec,
@@ -217,7 +218,16 @@ def _plain(spec: PlainSpec) -> CaptionModel:
         word_dropout=spec.word_dropout,
         logit_dropout=spec.logit_dropout,
     )
+    if not (maxout or spec.attributes):
+        _start_small(decoder)
     return CaptionModel(encoder, decoder, spec)
+
+
+def _start_small(decoder: RecurrentDecoder) -> None:
+    """Words and logits as the older public models start."""
+    nn.init.uniform_(decoder.embed.weight, -0.1, 0.1)
+    nn.init.uniform_(decoder.logits.weight, -0.1, 0.1)
+    nn.init.zeros_(decoder.logits.bias)
 
 
 def _att2in(spec: Att2inSpec) -> CaptionModel:
@@ -234,6 +244,8 @@ def _att2in(spec: Att2inSpec) -> CaptionModel:
         word_dropout=spec.word_dropout,
         logit_dropout=spec.logit_dropout,
     )
+    if not spec.embed:
+        _start_small(decoder)
     return CaptionModel(encoder, decoder, spec)
 
 
