@@ -234,7 +234,7 @@ def test_attributes_start_from_a_word_head():
     weight, bias = torch.randn(20, 5), torch.randn(20)
     encoder.start_from(weight, bias)
     assert torch.equal(encoder.attributes.weight, weight)
-    with pytest.raises(ShapeError, match=r"expects a head of 20 words on features 5 wide, got 7 on 5; set model\.opt"):
+    with pytest.raises(ShapeError, match="expected a head of 20 words on features 5 wide, got 7 on 5; build the model"):
         encoder.start_from(torch.randn(7, 5), torch.randn(7))
     with pytest.raises(ShapeError, match=r"attributes: expected shape \[2, 20\], got \[2, 19\]"):
         encoder.with_attributes(torch.rand(2, 19), torch.randn(2, 3, 5))

@@ -8,18 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from xlan.config import load_config, parse_config
-from xlan.errors import XlanError
+from xlan.errors import ConfigError, XlanError
 from xlan.files import read_json_lines
 from xlan.pretrained import from_pretrained
 from xlan.training.checkpoint import CheckpointFolder
 from xlan.training.distributed import World
 from xlan.training.folder import RunFolder
 from xlan.training.run import run_training
+from xlan.vision.words import WordHead
 
 Settings = Callable[..., dict[str, Any]]
 
@@ -210,6 +212,42 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(settings: Settings
 
 def test_bfloat16_trains(settings: Settings, tmp_path: Path) -> None:
     assert run(settings("xe", tmp_path / "run", train={"epochs": 1, "precision": "bf16"})) == 0
+
+
+@pytest.mark.parametrize(("name", "stage"), [("aoanet-tiny", "xe"), ("gcn-lstm-spatial-tiny", "scst")])
+def test_other_systems_resume_bit_for_bit(settings: Settings, tmp_path: Path, name: str, stage: str) -> None:
+    def value(folder: str, stage: str, steps: int) -> dict[str, Any]:
+        changed = settings(stage, tmp_path / folder, train={"epochs": 1, "max_steps": steps})
+        changed["model"] = {"name": name, "options": {"dim": 16}}
+        if stage == "scst":
+            changed["model"] = {"init": str(tmp_path / "first" / "last")}
+        return changed
+
+    run(value("first", "xe", 2))
+    run(value("whole", stage, 4))
+    run(value("halves", stage, 2))
+    run(value("halves", stage, 4), resume="auto")
+    weights = [load_file(tmp_path / folder / "last" / "model.safetensors") for folder in ("whole", "halves")]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_attributes_start_from_the_words_of_an_adapted_network(settings: Settings, tmp_path: Path) -> None:
+    value = settings("xe", tmp_path / "run", train={"epochs": 1, "max_steps": 1, "optimizer": {"lr": 1e-12}})
+    value["model"] = {"name": "lstm-a3-tiny", "attributes": str(tmp_path / "words.safetensors")}
+    random = np.random.default_rng(0)
+    head = WordHead(tuple(f"w{i}" for i in range(20)), random.random((20, 32), np.float32), np.ones(20, np.float32))
+    head.save(tmp_path / "words.safetensors")
+    assert run(value) == 0
+    learnt = load_file(tmp_path / "run" / "last" / "model.safetensors")["encoder.attributes.weight"]
+    torch.testing.assert_close(learnt, torch.from_numpy(head.weight), rtol=0, atol=1e-3)
+
+    value["output"] = str(tmp_path / "other")
+    value["model"]["options"] = {"attributes": 7}
+    with pytest.raises(ConfigError, match=r"model\.attributes .*: expected a head of 7 words .*, got 20 on 32; build"):
+        run(value)
+    value["model"] = {"name": "updown-tiny", "attributes": "words.safetensors"}
+    with pytest.raises(ConfigError, match=r"model\.attributes is for models with attributes \(lstm-a3\): remove it"):
+        run(value)
 
 
 @pytest.mark.parametrize("name", ["xtransformer-tiny", "transformer-tiny", "ablation-base"])

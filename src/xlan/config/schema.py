@@ -86,11 +86,16 @@ class ModelConfig(Section):
     init: str | None = Field(
         default=None, description="model directory whose weights (and vocabulary) the run starts from"
     )
+    attributes: str | None = Field(
+        default=None, description="words.safetensors of `xlan adapt`, from which the attributes of lstm-a3 start"
+    )
 
     @model_validator(mode="after")
     def _something_to_build(self) -> Self:
         if self.name is None and self.init is None:
             raise ValueError("model needs a 'name', an 'init' directory, or both")
+        if self.attributes is not None and self.init is not None:
+            raise ValueError("model.attributes are for a new model: remove it, model.init brings its own")
         return self
 
 

@@ -113,9 +113,7 @@ class AttributeEncoder(nn.Module):
         if weight.shape != self.attributes.weight.shape or bias.shape != self.attributes.bias.shape:
             expected = f"{self.attributes.out_features} words on features {self.attributes.in_features} wide"
             got = f"{weight.shape[0]} on {weight.shape[-1]}" if weight.dim() == 2 else f"shape {list(weight.shape)}"
-            raise ShapeError(
-                f"attributes: the model expects a head of {expected}, got {got}; set model.options.attributes to it"
-            )
+            raise ShapeError(f"expected a head of {expected}, got {got}; build the model with as many attributes")
         with torch.no_grad():
             self.attributes.weight.copy_(weight)
             self.attributes.bias.copy_(bias)

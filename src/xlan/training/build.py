@@ -15,9 +15,10 @@ from xlan.data.dataset import CaptionDataset
 from xlan.data.loader import TrainingLoader, training_loader
 from xlan.data.records import CaptionSet
 from xlan.data.shapes import make_shapes
-from xlan.errors import ConfigError
+from xlan.errors import ConfigError, ShapeError
 from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
+from xlan.model.plain import AttributeEncoder
 from xlan.model.spec import Spec, TransformerSpec, model_spec
 from xlan.pretrained import from_pretrained
 from xlan.text.endings import bad_ending_ids
@@ -31,6 +32,7 @@ from xlan.training.scoring import cider_reward
 from xlan.training.steps import Batch, SelfCritical, StepOutput, scst_step, xe_step
 from xlan.vision.regions import check_same_extractor
 from xlan.vision.store import FeatureStore, FeatureStoreWriter
+from xlan.vision.words import WordHead
 
 StepFunction = Callable[[Batch, int, int], StepOutput]
 
@@ -101,6 +103,8 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
         spec = model_spec(settings.name, **{**settings.options, **sizes})
         _refuse_too_large(spec)
         model = build_model(spec)
+        if settings.attributes is not None:
+            _start_attributes(model, settings.attributes)
     else:
         before = from_pretrained(settings.init)
         start, store = before.model, data.train.store
@@ -117,6 +121,17 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
     if config.train.scheduled_sampling is not None and isinstance(model.spec, TransformerSpec):
         raise ConfigError("train.scheduled_sampling works with LSTM decoders only: remove it for this model")
     return model
+
+
+def _start_attributes(model: CaptionModel, path: str) -> None:
+    """Let the attributes of an LSTM-A start from the words that an adapted vision network names."""
+    if not isinstance(model.encoder, AttributeEncoder):
+        raise ConfigError("model.attributes is for models with attributes (lstm-a3): remove it for this model")
+    head = WordHead.load(path)
+    try:
+        model.encoder.start_from(torch.from_numpy(head.weight), torch.from_numpy(head.bias))
+    except ShapeError as error:
+        raise ConfigError(f"model.attributes {path}: {error}") from None
 
 
 def _refuse_too_large(spec: Spec) -> None:
