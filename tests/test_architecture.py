@@ -44,6 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "export": {"model", "vision"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
     "adapt": {"training", "vision", "text"},
+    "detector_training": {"adapt", "training", "vision", "config"},
     "confidence": {"text", "vision"},
     "pages": {"metrics"},
     "studies": {"config", "data", "metrics", "pages"},
@@ -54,7 +55,13 @@ ARROWS: dict[str, set[str]] = {
     "serving": {"pipeline", "pages", "vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
-CONFIG_READERS = {"training/build.py", "training/run.py", "studies/schema.py", "studies/runs.py"}
+CONFIG_READERS = {
+    "detector_training/build.py",
+    "training/build.py",
+    "training/run.py",
+    "studies/schema.py",
+    "studies/runs.py",
+}
 NO_TORCH = {
     "export",
     "required",

@@ -12,7 +12,8 @@ from xlan.config import changed_keys, dump_config, load_config, parse_config, sa
 from xlan.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
-SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
+# Those of detectors are of another kind and have their own test.
+SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "detector")
 
 
 def minimal(**changes: Any) -> dict[str, Any]:

@@ -225,6 +225,48 @@ class Sample:
     cells: Floats | None
 
 
+def training_plan(pictures: int, *, batch: int, first_step: int, seed: int) -> Iterator[list[tuple[int, int]]]:
+    """Endless shuffled batches of picture numbers, each with its epoch, from step `first_step` on.
+
+    Raises:
+        DataError: there are fewer pictures than one batch.
+    """
+    steps = pictures // batch
+    if steps == 0:
+        raise DataError(f"{pictures} training pictures are fewer than one batch of {batch}")
+
+    def plan() -> Iterator[list[tuple[int, int]]]:
+        step = first_step
+        while True:
+            epoch, place = divmod(step, steps)
+            order = np.random.default_rng((seed, epoch)).permutation(pictures)
+            for start in range(place * batch, steps * batch, batch):
+                yield [(int(number), epoch) for number in order[start : start + batch]]
+            step = (epoch + 1) * steps
+
+    return plan()
+
+
+def evaluation_plan(pictures: int, *, batch: int) -> Iterator[list[tuple[int, int]]]:
+    """Every picture once, in order; epoch -1 stands for the whole picture."""
+    return ([(n, -1) for n in range(i, min(i + batch, pictures))] for i in range(0, pictures, batch))
+
+
+def viewed(
+    picture: Picture, number: int, epoch: int, *, size: int, min_area: float, seed: int
+) -> tuple[Image.Image, View]:
+    """A picture opened, and the view of it that belongs to an epoch (-1: the whole picture).
+
+    Raises:
+        DataError: the picture cannot be used.
+    """
+    view = WHOLE if epoch < 0 else random_view(np.random.default_rng((seed, epoch, number)), min_area=min_area)
+    try:
+        return open_image(picture.read(), name=picture.name, min_side=2 * size), view
+    except ImageError as error:
+        raise DataError(f"a picture of the dataset cannot be used: {error}") from None
+
+
 class Loader:
     """Pictures in batches, decoded ahead by a few threads.
 
@@ -257,39 +299,20 @@ class Loader:
 
     def training(self, *, batch: int, first_step: int) -> Iterator[list[Sample]]:
         """Endless shuffled batches of random views, from step `first_step` on."""
-        steps = self.steps_per_epoch(batch)
-        if steps == 0:
-            raise DataError(f"{len(self.pictures)} training pictures are fewer than one batch of {batch}")
-
-        def plan() -> Iterator[list[tuple[int, int]]]:
-            step = first_step
-            while True:
-                epoch, place = divmod(step, steps)
-                order = np.random.default_rng((self.seed, epoch)).permutation(len(self.pictures))
-                for start in range(place * batch, steps * batch, batch):
-                    yield [(int(number), epoch) for number in order[start : start + batch]]
-                step = (epoch + 1) * steps
-
-        return map_ahead(self._batch, plan(), threads=self.threads, ahead=max(2, self.threads))
+        plan = training_plan(len(self.pictures), batch=batch, first_step=first_step, seed=self.seed)
+        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
 
     def evaluation(self, *, batch: int) -> Iterator[list[Sample]]:
         """Every picture once, whole, in order."""
-        numbers = range(len(self.pictures))
-        whole = ([(n, -1) for n in numbers[i : i + batch]] for i in range(0, len(numbers), batch))
-        return map_ahead(self._batch, whole, threads=self.threads, ahead=max(2, self.threads))
+        plan = evaluation_plan(len(self.pictures), batch=batch)
+        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
 
     def _batch(self, plan: list[tuple[int, int]]) -> list[Sample]:
         return [self._sample(number, epoch) for number, epoch in plan]
 
     def _sample(self, number: int, epoch: int) -> Sample:
         picture = self.pictures[number]
-        view = WHOLE
-        if epoch >= 0:
-            view = random_view(np.random.default_rng((self.seed, epoch, number)), min_area=self.min_area)
-        try:
-            image = open_image(picture.read(), name=picture.name, min_side=2 * self.size)
-        except ImageError as error:
-            raise DataError(f"a picture of the dataset cannot be used: {error}") from None
+        image, view = viewed(picture, number, epoch, size=self.size, min_area=self.min_area, seed=self.seed)
         cells = None
         if self.boxes is not None:
             cells = self.boxes.targets(picture.id, view, cells=self.cells)

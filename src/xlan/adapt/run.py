@@ -29,17 +29,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
 from xlan.adapt.data import BoxLabels, Loader, Sample, caption_words, word_targets
 from xlan.adapt.network import WordModel, mean_average_precision
 from xlan.errors import TrainingError
-from xlan.files import atomic_path, read_json_lines, remove_leftovers, write_text
+from xlan.files import remove_leftovers
 from xlan.training.average import AveragedWeights
 from xlan.training.schedule import Cosine
+from xlan.training.single import RunLog, Window, check_same, load_run, save_run
 from xlan.training.stop import Stopped, StopRequest
 from xlan.vision import efficientnet
 from xlan.vision.grid import normalise, save_vision
@@ -152,7 +151,7 @@ class Adaptation:
         self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._average = AveragedWeights(self._trained(), settings.average)
         self._schedule = Cosine(1.0, total=self.total_steps, warmup=settings.warmup)
-        self._window = Window()
+        self._window, self._lines = Window(), RunLog(self.folder / LOG)
         self._optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.99))
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
@@ -198,7 +197,7 @@ class Adaptation:
         began = time.monotonic()
         self.model.train()
         try:
-            if self.step and self.step % per_epoch == 0 and not self._evaluated():
+            if self.step and self.step % per_epoch == 0 and not self._lines.evaluated(self.step):
                 self._finish_epoch(self.step // per_epoch, on_log, stop)
             for batch in batches:
                 if self.step >= last or stop.signal is not None:
@@ -219,7 +218,7 @@ class Adaptation:
         finally:
             batches.close()  # type: ignore[attr-defined]
             self._save()
-        return self.step >= self.total_steps and self._evaluated()
+        return self.step >= self.total_steps and self._lines.evaluated(self.step)
 
     def _finish_epoch(
         self, epoch: int, on_log: Callable[[dict[str, Any]], None] | None, stop: StopRequest | None
@@ -228,12 +227,7 @@ class Adaptation:
         self._save_vision()
         self._log({"epoch": epoch, **scores}, on_log)
 
-    def _evaluated(self) -> bool:
-        """Whether the log has the evaluation after the current step."""
-        path = self.folder / LOG
-        return path.exists() and any("epoch" in r and r.get("step") == self.step for r in read_json_lines(path))
-
-    def _train_step(self, batch: list[Sample]) -> tuple[float, float]:
+    def _train_step(self, batch: list[Sample]) -> dict[str, float]:
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)  # dropout, the same when resumed
         factor = self._schedule.rate(self.step)
         for group in self._optimizer.param_groups:
@@ -258,7 +252,7 @@ class Adaptation:
         self._optimizer.step()
         self.step += 1
         self._average.update(self.step)
-        return word_loss.item(), cell_loss.item()
+        return {"loss": word_loss.item(), "cell_loss": cell_loss.item()}
 
     def averaged(self) -> WordModel:
         """A copy of the model with averaged weights, for evaluation."""
@@ -287,8 +281,7 @@ class Adaptation:
 
     def _log(self, record: dict[str, Any], on_log: Callable[[dict[str, Any]], None] | None) -> None:
         record = {"step": self.step, "of": self.total_steps, **record}
-        with (self.folder / LOG).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        self._lines.add(record)
         if on_log is not None:
             on_log(record)
 
@@ -299,82 +292,30 @@ class Adaptation:
         averaged.word_head(self.words).save(self.folder / WORDS)
 
     def _save(self) -> None:
-        tensors = {f"model.{name}": tensor.detach() for name, tensor in self._trained()}
-        tensors |= {f"average.{name}": tensor for name, tensor in self._average.tensors.items()}
-        for name, tensor in self._trained():
-            for key, value in self._optimizer.state.get(tensor, {}).items():
-                tensors[f"adam.{key}.{name}"] = value
         header = {
             "step": str(self.step),
             "settings": json.dumps(asdict(self.settings)),
             "words": json.dumps(self.words),
-            "window": json.dumps(asdict(self._window)),
+            "window": self._window.to_json(),
         }
-        with atomic_path(self.folder / CHECKPOINT) as temporary:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
+        save_run(self.folder / CHECKPOINT, self._trained(), self._average, self._optimizer, header)
 
     def _resume(self) -> None:
         path = self.folder / CHECKPOINT
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                self._check_same(path, header)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if {f"model.{name}" for name, _ in self._trained()} != {n for n in tensors if n.startswith("model.")}:
-                raise TrainingError(f"{path}: was started with other heads; give --boxes exactly as then")
-            self.step = int(header["step"])
-            self._window = Window(**json.loads(header.get("window", "{}")))
-            with torch.no_grad():
-                for name, tensor in self._trained():
-                    tensor.copy_(tensors[f"model.{name}"])
-                    self._average.tensors[name].copy_(tensors[f"average.{name}"])
-                    if f"adam.step.{name}" in tensors:
-                        state = {key: tensors[f"adam.{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
-                        self._optimizer.state[tensor] = {
-                            key: value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
-                            for key, value in state.items()
-                        }
-        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-            raise TrainingError(f"{path}: cannot be resumed: {error}") from None
-        self._trim_log()
+        header = load_run(
+            path,
+            self._trained(),
+            self._average,
+            self._optimizer,
+            self._check_same,
+            otherwise="give --boxes exactly as then",
+        )
+        self.step = int(header["step"])
+        self._window = Window.from_json(header.get("window", "{}"))
+        self._lines.trim(self.step)
 
-    def _check_same(self, path: Path, header: dict[str, str]) -> None:
-        before = json.loads(header["settings"])
-        now = asdict(self.settings)
-        changed = [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
-        if changed:
-            raise TrainingError(
-                f"{path}: was started with other settings ({'; '.join(changed)}); choose another folder"
-            )
+    def _check_same(self, header: dict[str, str]) -> None:
+        path = self.folder / CHECKPOINT
+        check_same(path, json.loads(header["settings"]), asdict(self.settings))
         if json.loads(header["words"]) != self.words:
             raise TrainingError(f"{path}: was started with other captions; choose another folder")
-
-    def _trim_log(self) -> None:
-        """Drop what a killed run logged after its last checkpoint; it will be logged again."""
-        path = self.folder / LOG
-        if path.exists():
-            kept = [record for record in read_json_lines(path) if record.get("step", 0) <= self.step]
-            write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-
-
-@dataclass
-class Window:
-    """Sums over the steps since the last line of the log; kept in checkpoints, so that a kill changes no mean.
-
-    Attributes:
-        steps: how many.
-        loss: sum of the word losses.
-        cell_loss: sum of the per-cell losses.
-    """
-
-    steps: int = 0
-    loss: float = 0.0
-    cell_loss: float = 0.0
-
-    def add(self, losses: tuple[float, float]) -> None:
-        """Take in one step."""
-        self.steps, self.loss, self.cell_loss = self.steps + 1, self.loss + losses[0], self.cell_loss + losses[1]
-
-    def means(self) -> dict[str, float]:
-        """Means as the log has them."""
-        return {"loss": round(self.loss / self.steps, 4), "cell_loss": round(self.cell_loss / self.steps, 4)}

@@ -19,6 +19,7 @@ from xlan.cli import (
     caption,
     compare,
     data,
+    detector,
     doctor,
     evaluate,
     explain,
@@ -77,6 +78,7 @@ app.command("study")(study.study)
 app.command("submit")(submit.submit)
 app.command("train")(train.train)
 app.add_typer(data.app, name="data")
+app.add_typer(detector.app, name="detector")
 app.add_typer(features.app, name="features")
 app.add_typer(metrics.app, name="metrics")
 

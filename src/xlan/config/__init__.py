@@ -5,16 +5,19 @@
 line read this package; classes elsewhere take plain values.
 """
 
-from xlan.config.load import changed_keys, dump_config, load_config, parse_config, save_config
+from xlan.config.detector import DetectorConfig
+from xlan.config.load import changed_keys, dump_config, load_config, load_detector_config, parse_config, save_config
 from xlan.config.schema import NoamConfig, RunConfig, TrainConfig
 
 __all__ = [
+    "DetectorConfig",
     "NoamConfig",
     "RunConfig",
     "TrainConfig",
     "changed_keys",
     "dump_config",
     "load_config",
+    "load_detector_config",
     "parse_config",
     "save_config",
 ]

@@ -8,10 +8,10 @@ from typing import Any, get_args
 from xlan.config.schema import OptimizerConfig, RunConfig, ScheduleConfig, Section
 
 
-def explain(detail: Any) -> str:
-    """One line for one entry of `ValidationError.errors()`."""
+def explain(detail: Any, root: type[Section] = RunConfig) -> str:
+    """One line for one entry of `ValidationError.errors()` of a configuration of kind `root`."""
     location = [str(part) for part in detail["loc"]]
-    section = _section_at(location[:-1])
+    section = _section_at(location[:-1], root)
     # A discriminated section puts its tag into the location; the user's file has no such key.
     key = ".".join(part for i, part in enumerate(location) if not _is_tag(location, i))
     kind = detail["type"]
@@ -42,9 +42,9 @@ def _is_tag(location: list[str], i: int) -> bool:
     return i > 0 and location[i] in _TAGGED.get(location[i - 1], ())
 
 
-def _section_at(location: list[str]) -> type[Section] | None:
+def _section_at(location: list[str], root: type[Section]) -> type[Section] | None:
     """The section class a location leads into."""
-    here: list[type[Section]] = [RunConfig]
+    here: list[type[Section]] = [root]
     for i, part in enumerate(location):
         if _is_tag(location, i):
             here = [kind for kind in here if kind.model_fields["name"].default == part]

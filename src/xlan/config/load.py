@@ -9,18 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
+from xlan.config.detector import DetectorConfig
 from xlan.config.explain import explain
-from xlan.config.schema import RESUME_MAY_CHANGE, RunConfig
+from xlan.config.schema import RESUME_MAY_CHANGE, RunConfig, Section
 from xlan.errors import ConfigError, DataError
 from xlan.files import read_text, write_text
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_DEPTH = 16
+S = TypeVar("S", bound=Section)
 
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
@@ -29,10 +31,19 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises:
         ConfigError: the file cannot be read, or a key or value is wrong; the message names it and what is allowed.
     """
+    return _load(RunConfig, path, overrides)
+
+
+def load_detector_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> DetectorConfig:
+    """The same for a run that trains a detector."""
+    return _load(DetectorConfig, path, overrides)
+
+
+def _load(kind: type[S], path: str | os.PathLike[str], overrides: Sequence[str]) -> S:
     value = _mapping(Path(path))
     for override in overrides:
         _apply_override(value, override)
-    return parse_config(value, source=os.fspath(path))
+    return _checked(kind, value, source=os.fspath(path))
 
 
 def read_yaml_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -62,10 +73,15 @@ def parse_config(value: dict[str, Any], *, source: str = "configuration") -> Run
     Raises:
         ConfigError: a key or value is wrong.
     """
+    return _checked(RunConfig, value, source=source)
+
+
+def _checked(kind: type[S], value: dict[str, Any], *, source: str) -> S:
     try:
-        return RunConfig.model_validate(_plain(value))
+        return kind.model_validate(_plain(value))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(explain(detail) for detail in error.errors())}") from None
+        reasons = "; ".join(explain(detail, kind) for detail in error.errors())
+        raise ConfigError(f"{source}: {reasons}") from None
 
 
 def dump_config(config: RunConfig) -> dict[str, Any]:

@@ -107,13 +107,15 @@ class InvertedResidual(nn.Module):
 
 
 class FeatureMaps(NamedTuple):
-    """The two maps that regions are made of.
+    """The maps that regions are made of.
 
     Attributes:
+        stride8: `[B, C8, ceil(H / 8), ceil(W / 8)]`, the last map of that resolution.
         stride16: `[B, C16, ceil(H / 16), ceil(W / 16)]`, the last map of that resolution (before the head).
         stride32: `[B, head, ceil(H / 32), ceil(W / 32)]`, the network's last map, after ReLU6.
     """
 
+    stride8: Tensor
     stride16: Tensor
     stride32: Tensor
 
@@ -136,25 +138,28 @@ class EfficientNetLite(nn.Module):
         blocks = spec.blocks
         self.blocks = nn.ModuleList(InvertedResidual(block) for block in blocks)
         self.stride8_blocks = spec.stride8_blocks
-        self.stride16_channels, self._stride16_block = spec.stride16_channels, spec.stride16_blocks - 1
+        self._kept = (spec.stride8_blocks, spec.stride16_blocks)
+        self.stride8_channels, self.stride16_channels = spec.stride8_channels, spec.stride16_channels
         self.head = ConvNorm(blocks[-1].out_channels, spec.head, kernel=1)
         self.stride32_channels = spec.head
 
     def forward(self, images: Tensor, *, frozen_blocks: int = 0) -> FeatureMaps:
-        """Normalised images `[B, 3, H, W]` → the maps of strides 16 and 32.
+        """Normalised images `[B, 3, H, W]` → the maps of strides 8, 16 and 32.
 
         The stem and the first `frozen_blocks` blocks run without gradients when `frozen_blocks` is not 0.
         """
+        maps: list[Tensor] = []
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen_blocks):
             x = self.stem(images)
-            stride16 = x
-            for block in self.blocks[:frozen_blocks]:
+            for i, block in enumerate(self.blocks[:frozen_blocks], start=1):
                 x = block(x)
-        for i, block in enumerate(self.blocks[frozen_blocks:], start=frozen_blocks):
+                if i in self._kept:
+                    maps.append(x)
+        for i, block in enumerate(self.blocks[frozen_blocks:], start=frozen_blocks + 1):
             x = block(x)
-            if i == self._stride16_block:
-                stride16 = x
-        return FeatureMaps(stride16, self.head(x))
+            if i in self._kept:
+                maps.append(x)
+        return FeatureMaps(maps[0], maps[1], self.head(x))
 
 
 def folded(network: EfficientNetLite) -> EfficientNetLite:

@@ -52,6 +52,11 @@ class LiteSpec:
         return sum(block.stage <= _LAST_STRIDE8_STAGE for block in self.blocks)
 
     @property
+    def stride8_channels(self) -> int:
+        """Channels of that map."""
+        return self.blocks[self.stride8_blocks - 1].out_channels
+
+    @property
     def stride16_blocks(self) -> int:
         """How many of the first blocks lead to the last map of stride 16."""
         return sum(block.stage <= _LAST_STRIDE16_STAGE for block in self.blocks)

@@ -17,7 +17,7 @@ from torch import Tensor
 from xlan.vision.detector.anchors import caffe_shapes, centred_shapes, place
 from xlan.vision.detector.boxes import clip, decode, encode, iou
 from xlan.vision.detector.nms import kept_by_class, nms, nms_reference
-from xlan.vision.detector.pooling import roi_align, roi_align_reference, roi_pool, roi_pool_reference
+from xlan.vision.detector.pooling import roi_align, roi_align_reference, roi_mean, roi_pool, roi_pool_reference
 
 # The machine may be busy: no deadline.
 DRAWN = settings(max_examples=40, deadline=None)
@@ -192,6 +192,15 @@ def test_fast_aligning_equals_the_plain_one(seed: int, sampling: int, aligned: b
     fast = roi_align(features, rois, 3, 1 / 16, sampling=sampling, aligned=aligned)
     plain = roi_align_reference(features, rois, 3, 1 / 16, sampling=sampling, aligned=aligned)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=2e-5)
+
+
+@given(seed=st.integers(0, 2**32 - 1), samples=st.integers(1, 4))
+@DRAWN
+def test_the_mean_of_a_region_is_aligning_with_one_cell(seed: int, samples: int) -> None:
+    features = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 3, 6, 9))).float()
+    rois = _rois(seed, 7, 2, height=96, width=144)
+    expected = roi_align(features, rois, 1, 1 / 16, sampling=samples)[:, :, 0, 0]
+    torch.testing.assert_close(roi_mean(features, rois, 1 / 16, samples=samples), expected, rtol=1e-4, atol=2e-5)
 
 
 def test_no_region_gives_no_map() -> None:

@@ -2,6 +2,7 @@
 
     detector.json          format version, kind, sizes, settings, names; size and SHA-256 of the weights
     detector.safetensors   the weights
+    vision.safetensors     the backbone of a small detector; absent where it shares the captioner's
     README.md              what it is and where it came from
 
 Never a pickle. Files are written under a temporary name and renamed; `detector.json` comes last, so a folder without it
@@ -11,6 +12,7 @@ was never finished.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +29,21 @@ from xlan.vision.detector.bottom_up import BottomUp, BottomUpSpec
 from xlan.vision.detector.conventions import Convention
 from xlan.vision.detector.detections import Detector
 from xlan.vision.detector.extractor import BottomUpExtractor
+from xlan.vision.detector.lite import LiteDetector, LiteDetectorSpec, LiteHeads
+from xlan.vision.detector.lite_extractor import LiteExtractor, LiteSelection
+from xlan.vision.grid import load_vision, save_vision
+from xlan.vision.grid_settings import GridSettings
 from xlan.weights import compare_weights
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "detector.json", "detector.safetensors", "README.md"
-BOTTOM_UP = "bottom-up"
+VISION = "vision.safetensors"
+BOTTOM_UP, LITE = "bottom-up", "lite"
+LITE_CARD = """# A small detector
+
+A two-stage detector on {network} for {classes} classes, trained with `xlan detector train`. It looks at pictures
+squashed to {size} × {size} pixels. Use it with `xlan detect --detector DIR` or `xlan features extract --detector DIR`.
+"""
 MAX_CONFIG_BYTES = 4 << 20
 
 
@@ -53,7 +65,8 @@ def save_directory(
         card: text of README.md.
     """
     target = Path(directory)
-    if target.exists() and not is_detector_directory(target) and (not target.is_dir() or any(target.iterdir())):
+    others = [item.name for item in target.iterdir()] if target.is_dir() else ["."] if target.exists() else []
+    if not is_detector_directory(target) and set(others) - {WEIGHTS, VISION, CARD}:
         raise ModelError(f"{target}: already exists and is not a detector directory; choose another name or remove it")
     target.mkdir(parents=True, exist_ok=True)
     (target / CONFIG).unlink(missing_ok=True)
@@ -134,35 +147,103 @@ def save_bottom_up(
     save_directory(directory, BOTTOM_UP, settings, weights, card or "# A detector\n\nMade with xlan.\n")
 
 
-def load_detector(directory: str | os.PathLike[str], *, regions: tuple[int, int] | None = None) -> Detector:
+def save_lite(
+    directory: str | os.PathLike[str], detector: LiteDetector, *, vision: str | os.PathLike[str] | None = None
+) -> None:
+    """Write a small detector: its heads as float16, and its backbone as a vision file beside them.
+
+    Args:
+        directory: where.
+        detector: backbone and heads.
+        vision: the file that the backbone came from, copied as it is; None writes the backbone anew.
+    """
+    target, spec = Path(directory), detector.spec
+    target.mkdir(parents=True, exist_ok=True)
+    made = target / VISION
+    if vision is None:
+        save_vision(made, detector.network, GridSettings(network=spec.network, input_size=spec.input_size))
+    else:
+        with atomic_path(made) as temporary:
+            shutil.copyfile(vision, temporary)
+    weights = {name: tensor.half() for name, tensor in detector.heads.state_dict().items()}
+    card = LITE_CARD.format(network=spec.network, classes=len(spec.classes), size=spec.input_size)
+    save_directory(target, LITE, {"spec": spec.to_dict(), "vision": file_sha256(made)}, weights, card)
+
+
+def load_detector(
+    directory: str | os.PathLike[str],
+    *,
+    regions: tuple[int, int] | None = None,
+    confidence: float | None = None,
+    grid: bool = False,
+    vision: str | os.PathLike[str] | None = None,
+) -> Detector:
     """Load a detector directory, ready to look at pictures.
 
     Args:
         directory: what `xlan import-detector` or `xlan detector train` wrote.
         regions: fewest and most regions of a picture, instead of what the directory says.
+        confidence: what counts as sure, instead of what the directory says.
+        grid: add the cells of the backbone's last map (small detectors only).
+        vision: a captioner's vision.safetensors, for a small detector that shares it.
 
     Raises:
         ModelError: not such a directory, or of another format or kind.
         WeightsError: the weights are damaged or do not fit.
     """
     settings, weights, name = read_directory(directory)
-    what = str(Path(directory) / CONFIG)
-    if settings.get("kind") != BOTTOM_UP:
-        raise ModelError(f"{what}: unknown kind of detector {settings.get('kind')!r}")
+    source = Path(directory)
+    kind, what = settings.get("kind"), str(source / CONFIG)
+    if kind == LITE:
+        selection = LiteSelection(grid=grid)
+        if regions is not None:
+            selection = replace(selection, fewest=regions[0], most=regions[1])
+        if confidence is not None:
+            selection = replace(selection, confidence=confidence)
+        return _load_lite(source, settings, weights, name, selection, vision)
+    if kind != BOTTOM_UP:
+        raise ModelError(f"{what}: unknown kind of detector {kind!r}")
+    if grid:
+        raise ModelError(f"{source}: only small detectors have grid cells beside their regions")
     spec = BottomUpSpec.from_dict(settings.get("spec", {}), what=what)
     convention = Convention.from_dict(settings.get("convention", {}), what=what)
+    rule = convention.selection
     if regions is not None:
-        rule = replace(convention.selection, fewest=regions[0], most=regions[1])
-        convention = replace(convention, selection=rule)
+        rule = replace(rule, fewest=regions[0], most=regions[1])
+    if confidence is not None:
+        rule = replace(rule, confidence=confidence)
     with torch.device("meta"):
-        network = BottomUp(spec, convention)
-    load_checked(network, weights, str(Path(directory) / WEIGHTS))
+        network = BottomUp(spec, replace(convention, selection=rule))
+    load_checked(network, weights, str(source / WEIGHTS))
     return BottomUpExtractor(
         network,
         objects=_names(settings, "objects", what),
         attributes=_names(settings, "attributes", what),
         weights_name=name,
     )
+
+
+def _load_lite(
+    source: Path,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    name: str,
+    selection: LiteSelection,
+    vision: str | os.PathLike[str] | None,
+) -> LiteExtractor:
+    spec = LiteDetectorSpec.from_dict(settings.get("spec", {}), what=str(source / CONFIG))
+    file = source / VISION if (source / VISION).is_file() else vision
+    if file is None:
+        raise ModelError(f"{source}: has no {VISION}; give the captioner whose vision network it shares")
+    if file_sha256(file) != settings.get("vision"):
+        raise WeightsError(f"{file}: is not the vision network that {source} was trained with")
+    network, _, _ = load_vision(file)
+    if network.spec.name != spec.network:
+        raise WeightsError(f"{file}: is {network.spec.name}, the detector needs {spec.network}")
+    with torch.random.fork_rng():  # building makes random weights, which are replaced at once
+        heads = LiteHeads(spec)
+    load_checked(heads, weights, str(source / WEIGHTS))
+    return LiteExtractor(LiteDetector(network, heads), selection, weights_name=name)
 
 
 def _names(settings: Mapping[str, Any], key: str, what: str) -> list[str]:

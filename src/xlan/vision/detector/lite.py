@@ -1,0 +1,290 @@
+"""A small two-stage detector on EfficientNet-Lite, for those who have no weights of bottom-up attention.
+
+picture → backbone → maps of stride 8, 16, 32 → neck (stride 8 and 16) → proposals → RoIAlign 7×7 → class and box
+
+The backbone can be the captioner's own: one pass then serves the grid and the detector, and only the heads, a few
+megabytes, come on top. Everything is in pixels of the square input; callers see fractions of the picture.
+
+Region features are the mean of the backbone's last map over the box: the same kind of feature as a grid cell, and as
+wide, so regions and cells can be mixed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from xlan.errors import ModelError
+from xlan.vision.detector.anchors import centred_shapes, place
+from xlan.vision.detector.boxes import clip, decode
+from xlan.vision.detector.nms import nms
+from xlan.vision.detector.pooling import roi_align, roi_mean
+from xlan.vision.efficientnet import EfficientNetLite, FeatureMaps
+from xlan.vision.lite import SPECS
+
+STRIDES = (8, 16)
+RATIOS = (0.5, 1.0, 2.0)
+BOX_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
+_POOLED = 7
+_SMALLEST_SIDE = 1.0
+# Boxes with sides below this many cells of stride 16 are pooled from the finer map.
+_FINE_BELOW = 4 * STRIDES[1]
+
+
+@dataclass(frozen=True)
+class LiteDetectorSpec:
+    """Sizes.
+
+    Attributes:
+        network: a name of `xlan.vision.lite.SPECS`.
+        classes: names of the objects.
+        input_size: side in pixels of the square that pictures are squashed to.
+        channels: of the neck.
+        hidden: width of the second stage.
+        fine_sizes: sides of anchors on the map of stride 8, at an input of 256 pixels.
+        coarse_sizes: sides of anchors on the map of stride 16.
+    """
+
+    network: str
+    classes: tuple[str, ...]
+    input_size: int = 256
+    channels: int = 96
+    hidden: int = 384
+    fine_sizes: tuple[float, ...] = (12.0, 24.0, 48.0)
+    coarse_sizes: tuple[float, ...] = (72.0, 120.0, 192.0)
+
+    def __post_init__(self) -> None:
+        if self.network not in SPECS:
+            raise ModelError(f"unknown vision network {self.network!r}; there are: {', '.join(sorted(SPECS))}")
+        if not 64 <= self.input_size <= 1024:
+            raise ModelError(f"input_size must be from 64 to 1024 pixels, got {self.input_size}")
+        if not 1 <= len(self.classes) <= 10_000:
+            raise ModelError(f"expected from 1 to 10000 classes, got {len(self.classes)}")
+        if len(self.fine_sizes) != len(self.coarse_sizes) or not self.fine_sizes:
+            raise ModelError("expected as many fine_sizes as coarse_sizes, at least one")
+        if not all(8 <= value <= 4096 for value in (self.channels, self.hidden)):
+            raise ModelError(f"channels and hidden must be from 8 to 4096, got {self.channels} and {self.hidden}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], *, what: str) -> LiteDetectorSpec:
+        """Read what `to_dict` wrote; errors begin with `what`."""
+        try:
+            tuples = {name: tuple(values[name]) for name in ("classes", "fine_sizes", "coarse_sizes")}
+            return cls(**{**values, **tuples})
+        except (TypeError, KeyError, ValueError) as error:
+            raise ModelError(f"{what}: its sizes cannot be read: {error}") from None
+
+
+class Pyramid(NamedTuple):
+    """Maps of the neck, `[B, channels, S / 8, S / 8]` and `[B, channels, S / 16, S / 16]`."""
+
+    fine: Tensor
+    coarse: Tensor
+
+
+class Scores(NamedTuple):
+    """Objectness logits `[B, A]` and deltas `[B, A, 4]` of all A anchors of a picture."""
+
+    logits: Tensor
+    deltas: Tensor
+
+
+class _Smooth(nn.Module):
+    """5×5 depthwise and 1×1: a wide view for little."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(channels, channels, 5, padding=2, groups=channels)
+        self.pointwise = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, C, H, W]` → the same shape."""
+        return functional.relu(x + self.pointwise(functional.relu(self.depthwise(x))))
+
+
+class LiteHeads(nn.Module):
+    """Everything after the backbone."""
+
+    def __init__(self, spec: LiteDetectorSpec) -> None:
+        super().__init__()
+        backbone, width = SPECS[spec.network], spec.channels
+        self.spec = spec
+        self.from8 = nn.Conv2d(backbone.stride8_channels, width, 1)
+        self.from16 = nn.Conv2d(backbone.stride16_channels, width, 1)
+        self.from32 = nn.Conv2d(backbone.head, width, 1)
+        self.smooth8, self.smooth16 = _Smooth(width), _Smooth(width)
+        anchors = len(RATIOS) * len(spec.fine_sizes)
+        self.rpn_conv = nn.Conv2d(width, width, 3, padding=1)
+        self.rpn_logits = nn.Conv2d(width, anchors, 1)
+        self.rpn_deltas = nn.Conv2d(width, 4 * anchors, 1)
+        self.hidden1 = nn.Linear(width * _POOLED * _POOLED, spec.hidden)
+        self.hidden2 = nn.Linear(spec.hidden, spec.hidden)
+        self.class_of_hidden = nn.Linear(spec.hidden, len(spec.classes) + 1)
+        self.class_of_feature = nn.Linear(backbone.head, len(spec.classes) + 1, bias=False)
+        self.boxes = nn.Linear(spec.hidden, 4 * len(spec.classes))
+        scale = spec.input_size / 256
+        shapes = [
+            centred_shapes([scale * side for side in sizes], RATIOS) for sizes in (spec.fine_sizes, spec.coarse_sizes)
+        ]
+        cells = [math.ceil(spec.input_size / stride) for stride in STRIDES]
+        self.anchors = torch.cat(
+            [
+                place(shape + stride / 2, side, side, stride)
+                for shape, stride, side in zip(shapes, STRIDES, cells, strict=True)
+            ]
+        )
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for layer in (self.rpn_logits, self.rpn_deltas, self.class_of_hidden, self.class_of_feature):
+            nn.init.normal_(layer.weight, std=0.01)
+        nn.init.normal_(self.boxes.weight, std=0.001)
+        assert self.rpn_logits.bias is not None
+        nn.init.constant_(self.rpn_logits.bias, -3.0)
+
+    def neck(self, maps: FeatureMaps) -> Pyramid:
+        """Maps of the backbone → maps that proposals and boxes are read from."""
+        coarse = self.from16(maps.stride16)
+        coarse = self.smooth16(coarse + _grown(self.from32(maps.stride32), coarse))
+        fine = self.from8(maps.stride8)
+        return Pyramid(self.smooth8(fine + _grown(coarse, fine)), coarse)
+
+    def score(self, pyramid: Pyramid) -> Scores:
+        """Objectness and deltas of every anchor, in the order of `anchors`."""
+        logits, deltas = [], []
+        for level in pyramid:
+            hidden = functional.relu(self.rpn_conv(level))
+            logits.append(self.rpn_logits(hidden).permute(0, 2, 3, 1).flatten(1))
+            deltas.append(self.rpn_deltas(hidden).permute(0, 2, 3, 1).reshape(len(level), -1, 4))
+        return Scores(torch.cat(logits, dim=1), torch.cat(deltas, dim=1))
+
+    @torch.no_grad()
+    def propose(self, scores: Scores, *, before: int, count: int, overlap: float = 0.7) -> list[Tensor]:
+        """Proposals of each picture, `[n, 4]`, best first.
+
+        Args:
+            scores: of the anchors.
+            before: how many of the best anchors enter suppression.
+            count: how many proposals leave it.
+            overlap: its threshold.
+        """
+        side = self.spec.input_size
+        best, index = scores.logits.topk(min(before, scores.logits.shape[1]), dim=1)
+        result = []
+        for logits, chosen, deltas in zip(best, index, scores.deltas, strict=True):
+            boxes = clip(decode(self.anchors[chosen], deltas[chosen]), height=side, width=side)
+            large = ((boxes[:, 2:] - boxes[:, :2]) >= _SMALLEST_SIDE).all(dim=1)
+            boxes, kept_logits = boxes[large], logits[large]
+            result.append(boxes[nms(boxes, kept_logits, overlap, limit=count)])
+        return result
+
+    def look(self, pyramid: Pyramid, stride32: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
+        """Class logits `[R, classes + 1]` (background last) and deltas `[R, 4 * classes]` of RoIs `[R, 5]`."""
+        pooled = self._pool(pyramid, rois).flatten(1)
+        hidden = functional.relu(self.hidden2(functional.relu(self.hidden1(pooled))))
+        logits = self.class_of_hidden(hidden) + self.class_of_feature(region_features(stride32, rois))
+        return logits, self.boxes(hidden)
+
+    def _pool(self, pyramid: Pyramid, rois: Tensor) -> Tensor:
+        """`[R, channels, 7, 7]`: small boxes from the fine map, large ones from the coarse map."""
+        sides = ((rois[:, 3] - rois[:, 1]) * (rois[:, 4] - rois[:, 2])).clamp(min=0).sqrt()
+        small = sides < _FINE_BELOW * self.spec.input_size / 256
+        parts, places = [], []
+        for level, stride, chosen in zip(pyramid, STRIDES, (small, ~small), strict=True):
+            index = torch.nonzero(chosen)[:, 0]
+            parts.append(roi_align(level, rois[index], _POOLED, 1 / stride))
+            places.append(index)
+        # Channels last in memory, as roi_align leaves them: flattening copies nothing.
+        joined = torch.cat([part.permute(0, 2, 3, 1) for part in parts])
+        return joined[torch.argsort(torch.cat(places))]
+
+
+class Boxes(NamedTuple):
+    """Detections of one picture, best first.
+
+    Attributes:
+        boxes: `[n, 4]` in pixels of the input.
+        scores: `[n]`.
+        classes: `[n]`.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    classes: Tensor
+
+
+class LiteDetector(nn.Module):
+    """Backbone and heads."""
+
+    def __init__(self, network: EfficientNetLite, heads: LiteHeads) -> None:
+        super().__init__()
+        self.network, self.heads = network, heads
+
+    @property
+    def spec(self) -> LiteDetectorSpec:
+        """Sizes."""
+        return self.heads.spec
+
+    def detect(
+        self,
+        maps: FeatureMaps,
+        *,
+        min_score: float = 0.05,
+        most: int = 100,
+        proposals: int = 100,
+        overlap: float = 0.5,
+    ) -> list[Boxes]:
+        """Detections of each picture of a batch, from the backbone's maps.
+
+        Args:
+            maps: of the pictures.
+            min_score: drop what is less likely.
+            most: detections of a picture.
+            proposals: boxes that the second stage looks at.
+            overlap: threshold of the suppression within a class.
+        """
+        pyramid = self.heads.neck(maps)
+        proposed = self.heads.propose(self.heads.score(pyramid), before=6 * proposals, count=proposals)
+        logits, deltas = self.heads.look(pyramid, maps.stride32, as_rois(proposed))
+        probabilities = logits.softmax(dim=1)[:, :-1]
+        side, result, start = self.spec.input_size, [], 0
+        for boxes in proposed:
+            part = slice(start, start + len(boxes))
+            start += len(boxes)
+            corners = decode(boxes, deltas[part], weights=BOX_WEIGHTS)
+            corners = clip(corners, height=side, width=side).view(len(boxes), -1, 4)
+            likely = torch.nonzero(probabilities[part] >= min_score)  # [k, 2]: proposal, class
+            scores = probabilities[part][likely[:, 0], likely[:, 1]]
+            found = corners[likely[:, 0], likely[:, 1]]
+            keep = nms(found, scores, overlap, groups=likely[:, 1], limit=most)
+            result.append(Boxes(found[keep], scores[keep], likely[keep, 1]))
+        return result
+
+
+def region_features(stride32: Tensor, rois: Tensor) -> Tensor:
+    """Mean of the last map over each RoI: `[B, D, h, w]`, `[R, 5]` → `[R, D]`."""
+    return roi_mean(stride32, rois, 1 / 32)
+
+
+def as_rois(boxes: list[Tensor]) -> Tensor:
+    """Boxes of each picture → rows `image x0 y0 x1 y1`."""
+    numbers = [part.new_full((len(part), 1), float(image)) for image, part in enumerate(boxes)]
+    return torch.cat([torch.cat([number, part], dim=1) for number, part in zip(numbers, boxes, strict=True)])
+
+
+def _grown(x: Tensor, like: Tensor) -> Tensor:
+    return functional.interpolate(x, size=like.shape[-2:], mode="nearest")
