@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "metrics": {"text"},
     "data": {"vision", "text"},
     "pretrained": {"model", "text"},
-    "packing": {"data", "model", "pretrained", "text", "vision"},
+    "packing": {"confidence", "data", "model", "pretrained", "text", "vision"},
     "export": {"model", "vision"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
     "adapt": {"training", "vision", "text"},
@@ -49,9 +49,9 @@ ARROWS: dict[str, set[str]] = {
     "pages": {"metrics"},
     "studies": {"config", "data", "metrics", "pages"},
     "options": set(),
-    "engines": {"vision", "text", "model", "decoding", "pretrained", "required", "export"},
+    "engines": {"confidence", "vision", "text", "model", "decoding", "pretrained", "required", "export"},
     "wording": {"engines", "text"},
-    "pipeline": {"vision", "text", "engines", "wording", "required"},
+    "pipeline": {"confidence", "vision", "text", "engines", "wording", "required"},
     "serving": {"pipeline", "pages", "vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.

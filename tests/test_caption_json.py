@@ -12,7 +12,7 @@ from xlan.types import Caption, Word
 
 def test_everything_is_there_and_json_can_hold_it() -> None:
     spatial, gate = np.array([0.1, 0.9], np.float32), np.array([0.123456789], np.float32)
-    word = Word("dog", np.float32(0.5), spatial, gate, (("cat", np.float32(0.25)),))  # type: ignore[arg-type]
+    word = Word("dog", np.float32(0.5), spatial, gate, (("cat", np.float32(0.25)),), 0.75)  # type: ignore[arg-type]
     boxes = np.array([[0, 0, 1, 1], [0, 0, 1 / 3, 1]], np.float32)
     record = caption_record(Caption("dog", -1.5, 0.4, (word,), (Caption("cat", -2.0, 0.3, ()),), boxes))
     assert json.loads(json.dumps(record)) == {
@@ -23,6 +23,7 @@ def test_everything_is_there_and_json_can_hold_it() -> None:
             {
                 "text": "dog",
                 "probability": 0.5,
+                "confidence": 0.75,
                 "runners_up": [{"text": "cat", "probability": 0.25}],
                 "spatial": [0.1, 0.9],
                 "channel": [0.123457],
@@ -35,6 +36,7 @@ def test_everything_is_there_and_json_can_hold_it() -> None:
 
 def test_what_was_not_asked_for_is_null() -> None:
     record = caption_record(Caption("dog", -1.5, 0.4, (Word("dog", 0.123456789),)), digits=2)
-    expected = {"text": "dog", "probability": 0.12, "runners_up": [], "spatial": None, "channel": None}
+    expected = {"text": "dog", "probability": 0.12, "confidence": None, "runners_up": []}
+    expected |= {"spatial": None, "channel": None}
     assert record["words"] == [expected]
     assert (record["boxes"], record["others"]) == (None, [])

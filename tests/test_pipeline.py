@@ -18,6 +18,8 @@ from PIL import Image
 
 import xlan
 from xlan import Captioner, CaptionOptions, Regions, TorchEngine, Vocabulary, build_model, from_pretrained
+from xlan.confidence.evidence import Witness
+from xlan.confidence.judge import Judge
 from xlan.decoding import Forbid, MinLength, NoBadEnding, SuppressUnknown, beam_search
 from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
 from xlan.text.endings import BAD_ENDINGS
@@ -261,7 +263,7 @@ def test_vision_of_another_width_is_refused(captioner: Captioner) -> None:
 def test_familiar_pictures_of_another_width_are_refused(captioner: Captioner) -> None:
     familiar = Familiar(np.eye(16, dtype=np.float32), 0.1)
     with pytest.raises(ModelError, match="familiar pictures have features 16 wide, the model expects 1280"):
-        Captioner(captioner.engine, captioner.vocabulary, captioner.extractor, familiar)
+        Captioner(captioner.engine, captioner.vocabulary, captioner.extractor, Judge(Witness(familiar=familiar)))
 
 
 def test_a_package_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ def caption_record(caption: Caption, *, digits: int = 6) -> dict[str, Any]:
     """A caption as JSON can hold it, numbers rounded to `digits`.
 
     Returns:
-        `caption`, `confidence`, `score`; `words`, each with `text`, `probability`, `runners_up` (`text` and
-        `probability` of each), `spatial` (`[N]` or None) and `channel` (`[C]` or None); `others`, each with `caption`,
-        `confidence` and `score`; `boxes` (`[N][4]` or None).
+        `caption`, `confidence`, `score`; `words`, each with `text`, `probability`, `confidence` (None for words that
+        say nothing about the picture), `runners_up` (`text` and `probability` of each), `spatial` (`[N]` or None) and
+        `channel` (`[C]` or None); `others`, each with `caption`, `confidence` and `score`; `boxes` (`[N][4]` or None).
     """
     return {
         "caption": caption.text,
@@ -40,6 +40,7 @@ def _word(word: Word, digits: int) -> dict[str, Any]:
     return {
         "text": word.text,
         "probability": round(float(word.probability), digits),
+        "confidence": None if word.confidence is None else round(float(word.confidence), digits),
         "runners_up": [
             {"text": text, "probability": round(float(probability), digits)} for text, probability in word.runners_up
         ],

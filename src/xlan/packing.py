@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xlan.confidence.calibration import Calibration
 from xlan.data.captions import load_captions
 from xlan.data.records import feature_key
 from xlan.errors import DataError, ModelError
 from xlan.files import read_text
 from xlan.model.spec import TransformerSpec, XLANSpec, describe
 from xlan.pretrained import (
+    CALIBRATION,
     FAMILIAR,
     MAX_CARD_BYTES,
     VISION,
+    WORD_HEAD,
     is_model_directory,
     read_model_directory,
     save_pretrained,
@@ -24,6 +27,7 @@ from xlan.text.vocab import Vocabulary
 from xlan.vision.familiar import EXAMPLES, Familiar
 from xlan.vision.grid_settings import read_vision
 from xlan.vision.store import FeatureStore
+from xlan.vision.words import WordHead
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +68,7 @@ def pack_model(
     *,
     dtype: torch.dtype | None = None,
     familiar: Familiar | None = None,
+    words: str | os.PathLike[str] | None = None,
     card: str = "",
     replace: bool = False,
 ) -> list[str]:
@@ -75,6 +80,7 @@ def pack_model(
         output: the model directory to write.
         dtype: store the weights in this type; default: as they are.
         familiar: what its training pictures look like, see `familiar_pictures`; default: what `model` says, if it does.
+        words: the `words.safetensors` that `xlan adapt` wrote beside `vision`, as evidence for confidence.
         card: text of the model card; default: the card of `model`.
         replace: replace a model directory that already exists.
 
@@ -96,12 +102,40 @@ def pack_model(
     extras: dict[str, os.PathLike[str] | str | bytes] = {**trained.extras, VISION: vision}
     if familiar is not None:
         extras[FAMILIAR] = familiar.to_bytes()
+    if words is not None:
+        head = WordHead.load(words)
+        if head.weight.shape[1] != width:
+            raise ModelError(f"{words}: takes features {head.weight.shape[1]} wide, {vision} makes them {width} wide")
+        extras[WORD_HEAD] = head.to_bytes()
+    if extras.keys() != trained.extras.keys():
+        extras.pop(CALIBRATION, None)  # it was fitted on other evidence
     text = card or trained.card
     weights, features = trained.weights(), trained.features
     save_pretrained(
         output, trained.spec, weights, trained.vocabulary, card=text, dtype=dtype, extras=extras, features=features
     )
     return sorted(extras)
+
+
+def calibrate_model(model: str | os.PathLike[str], calibration: Calibration) -> None:
+    """Put a calibration into a model directory, in place of the one it had.
+
+    Raises:
+        WeightsError: the directory is damaged.
+    """
+    found = read_model_directory(model, verify=True)
+    save_pretrained(
+        model,
+        found.spec,
+        found.weights(),
+        found.vocabulary,
+        card=found.card,
+        extras={
+            **{name: path.read_bytes() for name, path in found.extras.items()},
+            CALIBRATION: calibration.to_bytes(),
+        },
+        features=found.features,
+    )
 
 
 def familiar_pictures(

@@ -5,7 +5,7 @@
     print(captioner.caption("photo.jpg").text)
     for name, result in captioner.caption_many((path.name, path) for path in folder.iterdir()): ...
 
-image → extractor (pixels → Regions) → engine (Regions → ids) → wording (ids → words) → Caption
+image → extractor (pixels → Regions) → engine (Regions → ids) → wording (ids → words) → judge (confidence) → Caption
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import overload
 
 from xlan.ahead import map_ahead
+from xlan.confidence.judge import Judge
 from xlan.engines.interface import Engine
 from xlan.engines.load import EngineName, load
 from xlan.errors import ImageError, ModelError
@@ -23,7 +24,6 @@ from xlan.options import DEFAULT_OPTIONS, CaptionOptions
 from xlan.required import RequiredWords
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions
-from xlan.vision.familiar import Familiar
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
 from xlan.vision.regions import PreparedImage, RegionExtractor
 from xlan.wording import caption_of, request_of
@@ -38,7 +38,7 @@ class Captioner:
         engine: the model, for instance `TorchEngine(model, vocabulary.special)`.
         vocabulary: its words.
         extractor: makes regions of pictures, as wide as the model wants them; None for regions only.
-        familiar: what its training pictures look like, so that others lower its confidence; None where unknown.
+        judge: says how far its captions can be believed; by default from the probabilities of their words alone.
     """
 
     def __init__(
@@ -46,18 +46,16 @@ class Captioner:
         engine: Engine,
         vocabulary: Vocabulary,
         extractor: RegionExtractor | None = None,
-        familiar: Familiar | None = None,
+        judge: Judge | None = None,
     ) -> None:
         width = engine.feature_dim
         if extractor is not None and extractor.feature_dim != width:
             raise ModelError(f"the extractor makes features {extractor.feature_dim} wide, the model expects {width}")
-        if familiar is not None and familiar.examples.shape[1] != width:
-            got = familiar.examples.shape[1]
-            raise ModelError(f"familiar pictures have features {got} wide, the model expects {width}")
+        self.judge = judge if judge is not None else Judge()
+        self.judge.witness.check(width)
         self.engine = engine
         self.vocabulary = vocabulary
         self.extractor = extractor
-        self.familiar = familiar
 
     @classmethod
     def from_pretrained(
@@ -82,7 +80,7 @@ class Captioner:
         if directory is None and not SHIPPED.is_dir():
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
         found = load(SHIPPED if directory is None else directory, engine=engine, device=device, threads=threads)
-        return cls(found.engine, found.vocabulary, found.extractor, found.familiar)
+        return cls(found.engine, found.vocabulary, found.extractor, found.judge)
 
     @overload
     def caption(self, images: ImageSource, options: CaptionOptions = ...) -> Caption: ...  # type: ignore[overload-overlap]
@@ -201,8 +199,8 @@ class Captioner:
         if not regions:
             return []
         found = self.engine.decode(regions, request_of(options, self.vocabulary))
-        known = [1.0 if self.familiar is None else self.familiar.familiarity(image.features) for image in regions]
-        return [caption_of(*one, self.vocabulary) for one in zip(found, regions, known, strict=True)]
+        pairs = zip(found, regions, strict=True)
+        return [self.judge.judge(caption_of(beams, image, self.vocabulary), image) for beams, image in pairs]
 
     def _extractor(self) -> RegionExtractor:
         if self.extractor is None:

@@ -4,7 +4,9 @@
     model.safetensors   the captioner's weights
     vocab.json          words and special ids
     vision.safetensors  what turns pictures into regions (only in models that caption pictures by themselves)
-    familiar.safetensors  what its training pictures look like (optional; makes confidence fall for other pictures)
+    familiar.safetensors  what its training pictures look like (optional; evidence for confidence)
+    words.safetensors   the head with which vision names words by itself (optional; evidence for confidence)
+    confidence.json     what turns evidence into confidence (optional; `xlan confidence fit`)
     README.md           the model card
 
 Never a pickle. A directory is written beside its final place and moved there when it is whole. Replacing a model takes
@@ -38,15 +40,10 @@ if TYPE_CHECKING:
     from xlan.model.captioner import CaptionModel
 
 FORMAT = 1
-CONFIG, WEIGHTS, VOCAB, VISION, FAMILIAR, CARD = (
-    "config.json",
-    "model.safetensors",
-    "vocab.json",
-    "vision.safetensors",
-    "familiar.safetensors",
-    "README.md",
-)
-EXTRAS = (VISION, FAMILIAR)  # files that a model directory may have
+CONFIG, WEIGHTS, VOCAB, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
+VISION, FAMILIAR = "vision.safetensors", "familiar.safetensors"
+WORD_HEAD, CALIBRATION = "words.safetensors", "confidence.json"
+EXTRAS = (VISION, FAMILIAR, WORD_HEAD, CALIBRATION)  # files that a model directory may have
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CARD_BYTES = 1 << 20
 DEFAULT_CARD = "# A captioning model\n\nMade with xlan; `config.json` has its numbers.\n"
@@ -125,7 +122,7 @@ def save_pretrained(
         card: text of the model card.
         dtype: store the weights in this type (`torch.float16` halves the file); default: as they are.
         extras: further files by name, as paths to copy or as bytes: `vision.safetensors`, so that the model can caption
-            pictures by itself; `familiar.safetensors`, so that unfamiliar pictures lower its confidence.
+            pictures by itself; `familiar.safetensors`, `words.safetensors` and `confidence.json` for its confidence.
         features: description of the extractor whose features it was trained with (`FeatureStore.extractor`).
 
     Raises:

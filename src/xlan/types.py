@@ -108,8 +108,9 @@ class Caption:
     Attributes:
         text: the sentence.
         score: natural log-probability of the whole sentence, its end included.
-        confidence: geometric mean of the probabilities of its words and its end, 0 to 1, lowered where a model knows
-            what its training pictures looked like and this one is unlike them.
+        confidence: the expected share of its content words that people also use for the picture, 0 to 1. For models
+            that are not calibrated: geometric mean of the probabilities of its words and its end, lowered for pictures
+            unlike those of training.
         words: its words in order.
         others: further captions of the same image, from better to worse (beams) or as drawn (samples).
         boxes: `[N, 4]` boxes of the regions that `spatial` refers to; None unless attention was asked for.

@@ -49,14 +49,14 @@ def _phrases(wanted: str, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]
     return tuple(tuple(vocabulary.encode(part)) for part in alternatives)
 
 
-def caption_of(found: Sequence[Decoded], regions: Regions, familiarity: float, vocabulary: Vocabulary) -> Caption:
+def caption_of(found: Sequence[Decoded], regions: Regions, vocabulary: Vocabulary) -> Caption:
     """What an engine found for one image, in words: the first is the caption, the rest its `others`."""
-    first, *others = [_caption(one, vocabulary, familiarity) for one in found]
+    first, *others = [_caption(one, vocabulary) for one in found]
     boxes = None if found[0].spatial is None else regions.boxes
     return replace(first, others=tuple(others), boxes=boxes)
 
 
-def _caption(found: Decoded, vocabulary: Vocabulary, familiarity: float) -> Caption:
+def _caption(found: Decoded, vocabulary: Vocabulary) -> Caption:
     words = tuple(
         Word(
             vocabulary.words[i],
@@ -67,8 +67,8 @@ def _caption(found: Decoded, vocabulary: Vocabulary, familiarity: float) -> Capt
         )
         for place, i in enumerate(found.words)
     )
-    confidence = familiarity * math.exp(found.total / max(1, len(found.ids)))
-    return Caption(" ".join(word.text for word in words), found.total, confidence, words)
+    mean = math.exp(found.total / max(1, len(found.ids)))
+    return Caption(" ".join(word.text for word in words), found.total, mean, words)
 
 
 def _row(rows: Floats | None, place: int) -> Floats | None:

@@ -20,7 +20,7 @@ PICTURE = Regions(np.ones((2, 3), np.float32), np.array([[0, 0, 0.5, 1], [0.5, 0
 
 def caption(text: str, chance: float = 0.5, others: tuple[Caption, ...] = ()) -> Caption:
     words = tuple(Word(word, chance) for word in text.split())
-    return Caption(text, (len(words) + 1) * math.log(chance), 0.0, words, others)
+    return Caption(text, (len(words) + 1) * math.log(chance), chance, words, others)
 
 
 def test_people_use_a_word_in_singular_or_plural() -> None:

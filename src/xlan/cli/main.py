@@ -18,6 +18,7 @@ from xlan.cli import (
     adapt,
     caption,
     compare,
+    confidence,
     data,
     detector,
     doctor,
@@ -77,6 +78,7 @@ app.command("serve")(serve.serve)
 app.command("study")(study.study)
 app.command("submit")(submit.submit)
 app.command("train")(train.train)
+app.add_typer(confidence.app, name="confidence")
 app.add_typer(data.app, name="data")
 app.add_typer(detector.app, name="detector")
 app.add_typer(features.app, name="features")

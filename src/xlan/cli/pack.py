@@ -24,6 +24,10 @@ def pack(
     captions: Annotated[
         Path | None, typer.Option(help="Of --features, take only the training split of this captions file.")
     ] = None,
+    words: Annotated[
+        Path | None,
+        typer.Option(help="The words.safetensors that `xlan adapt` wrote beside --vision, as evidence for confidence."),
+    ] = None,
     card: Annotated[
         Path | None, typer.Option(help="Text of the model card (Markdown); without it, the card of MODEL.")
     ] = None,
@@ -45,6 +49,7 @@ def pack(
         output,
         dtype=torch.float16 if half else None,
         familiar=None if features is None else familiar_pictures(features, captions=captions),
+        words=words,
         card="" if card is None else read_card(card),
         replace=force,
     )

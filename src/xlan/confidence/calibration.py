@@ -7,6 +7,7 @@ content words that they do. `confidence.json` in a model directory holds the fit
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from xlan.confidence.evidence import CAPTION_FEATURES, WORD_FEATURES, Evidence
 from xlan.errors import DataError, ModelError
-from xlan.files import read_json, write_json
+from xlan.files import read_json, write_text
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
@@ -97,10 +98,14 @@ class Calibration:
         )
         return cls(words, captions, len(pairs))
 
+    def to_bytes(self) -> bytes:
+        """The content of `confidence.json`."""
+        features = {"word": WORD_FEATURES, "caption": CAPTION_FEATURES}
+        return json.dumps({"format": FORMAT, "features": features, **asdict(self)}).encode() + b"\n"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `confidence.json`, atomically."""
-        features = {"word": WORD_FEATURES, "caption": CAPTION_FEATURES}
-        write_json(path, {"format": FORMAT, "features": features, **asdict(self)}, indent=None)
+        write_text(path, self.to_bytes().decode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:

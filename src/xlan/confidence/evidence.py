@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from xlan.errors import ModelError
 from xlan.text.content import content_words, fold, is_content
 from xlan.types import Regions, Word
 from xlan.vision.familiar import Familiar
@@ -58,6 +59,18 @@ class Witness:
         self._outputs: dict[str, list[int]] = {}
         for number, word in enumerate(() if head is None else head.words):
             self._outputs.setdefault(fold(word), []).append(number)
+
+    def check(self, width: int) -> None:
+        """Refuse parts that were made for features of another width.
+
+        Raises:
+            ModelError: one of them was.
+        """
+        parts = {"familiar pictures have": self.familiar and self.familiar.examples.shape[1]}
+        parts["the word head wants"] = self.head and self.head.weight.shape[1]
+        for what, got in parts.items():
+            if got is not None and got != width:
+                raise ModelError(f"{what} features {got} wide, the model expects {width}")
 
     def evidence(self, words: Sequence[Word], others: Sequence[Sequence[Word]], regions: Regions) -> Evidence:
         """About one caption of a picture with these regions; `others` are the model's further captions of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,8 +15,8 @@ class Judge:
 
     Args:
         witness: gathers what is known about a caption.
-        calibration: turns it into chances; without one, confidence is the mean probability of the words, lowered for
-            pictures unlike those of training, which says less.
+        calibration: turns it into chances; without one, the confidence of a caption (the mean probability of its words)
+            is only lowered for pictures unlike those of training, which says less.
     """
 
     def __init__(self, witness: Witness | None = None, calibration: Calibration | None = None) -> None:
@@ -44,8 +43,7 @@ class Judge:
 
     def _one(self, caption: Caption, others: Sequence[Sequence[Word]], regions: Regions) -> Caption:
         if self.calibration is None:
-            mean = math.exp(caption.score / (len(caption.words) + 1))
-            return replace(caption, confidence=self.witness.familiarity(regions) * mean)
+            return replace(caption, confidence=self.witness.familiarity(regions) * caption.confidence)
         known = self.witness.evidence(caption.words, others, regions)
         chances = dict(zip(known.places, self.calibration.words(known).tolist(), strict=True))
         words = tuple(replace(word, confidence=chances.get(place)) for place, word in enumerate(caption.words))

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
+from xlan.confidence.calibration import Calibration
+from xlan.confidence.evidence import Witness
+from xlan.confidence.judge import Judge
 from xlan.engines.interface import Engine
 from xlan.errors import MissingExtraError, ModelError
 from xlan.export.captioner import RECIPES, captioner_graphs
 from xlan.model.spec import spec_to_dict
-from xlan.pretrained import FAMILIAR, VISION, WEIGHTS, ModelDirectory, read_model_directory
+from xlan.pretrained import (
+    CALIBRATION,
+    FAMILIAR,
+    VISION,
+    WEIGHTS,
+    WORD_HEAD,
+    ModelDirectory,
+    read_model_directory,
+)
 from xlan.text.vocab import Vocabulary
 from xlan.vision.familiar import Familiar
 from xlan.vision.regions import RegionExtractor
+from xlan.vision.words import WordHead
 
 EngineName = Literal["auto", "onnx", "torch"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
@@ -28,13 +42,13 @@ class Loaded:
         engine: regions → ids.
         vocabulary: ids ↔ words.
         extractor: pictures → regions, on the same device; None for models that take region features only.
-        familiar: what its training pictures look like; None where the directory does not say.
+        judge: says how far its captions can be believed, with what the directory has for that.
     """
 
     engine: Engine
     vocabulary: Vocabulary
     extractor: RegionExtractor | None
-    familiar: Familiar | None
+    judge: Judge
 
 
 def load(
@@ -101,7 +115,7 @@ def _onnx(found: ModelDirectory, threads: int | None) -> Loaded:
         engine=OnnxEngine(OnnxModel(encoder, decoder), found.vocabulary.special, about),
         vocabulary=found.vocabulary,
         extractor=OnnxGridExtractor.load(found.extras[VISION], threads=threads) if VISION in found.extras else None,
-        familiar=_familiar(found),
+        judge=judge_of(found.extras),
     )
 
 
@@ -123,9 +137,14 @@ def _torch(found: ModelDirectory, device: str, threads: int | None) -> Loaded:
         engine=TorchEngine(load_model(found, device=where), found.vocabulary.special),
         vocabulary=found.vocabulary,
         extractor=GridExtractor.load(found.extras[VISION]).to(where) if VISION in found.extras else None,
-        familiar=_familiar(found),
+        judge=judge_of(found.extras),
     )
 
 
-def _familiar(found: ModelDirectory) -> Familiar | None:
-    return Familiar.load(found.extras[FAMILIAR]) if FAMILIAR in found.extras else None
+def judge_of(extras: Mapping[str, Path]) -> Judge:
+    """The judge of a model directory with these extra files."""
+    witness = Witness(
+        WordHead.load(extras[WORD_HEAD]) if WORD_HEAD in extras else None,
+        Familiar.load(extras[FAMILIAR]) if FAMILIAR in extras else None,
+    )
+    return Judge(witness, Calibration.load(extras[CALIBRATION]) if CALIBRATION in extras else None)

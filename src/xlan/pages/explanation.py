@@ -108,9 +108,15 @@ def _sentence(caption: Caption) -> str:
     said = text(caption.text or "(nothing)")
     return (
         f'<p class="said" dir="auto">{said}</p>{_meter(caption.confidence, "confidence")}'
-        f'<p class="facts">confidence {caption.confidence:.2f}, the geometric mean of the probabilities of its words '
-        f"and its end; log-probability {f'{caption.score:.2f}'.replace('-', MINUS)}</p>"
+        f'<p class="facts">confidence {caption.confidence:.2f}{_doubtful(caption)}; '
+        f"log-probability {f'{caption.score:.2f}'.replace('-', MINUS)}</p>"
     )
+
+
+def _doubtful(caption: Caption) -> str:
+    """The words that are likelier wrong than right, if confidence is known word by word."""
+    words = [word.text for word in caption.words if word.confidence is not None and word.confidence < 0.5]
+    return f"; doubtful: {text(', '.join(dict.fromkeys(words)))}" if words else ""
 
 
 def _key(caption: Caption) -> str:

@@ -96,6 +96,9 @@ class WordAnswer(BaseModel):
 
     text: str
     probability: float = Field(ge=0, le=1, description="How likely the model found it at its place.")
+    confidence: float | None = Field(
+        ge=0, le=1, description="Chance that people use the word for this picture too; null for words like 'a', 'of'."
+    )
     runners_up: list[RunnerUp] = Field(description="The likeliest other words, best first; empty without `explain`.")
     spatial: list[float] | None = Field(description="Attention over the regions in `boxes`; sums to 1.")
     channel: list[float] | None = Field(description="Channel gate, 0 to 1; null for models without one.")
@@ -130,7 +133,7 @@ class CaptionAnswer(BaseModel):
     confidence: float = Field(
         ge=0,
         le=1,
-        description="Geometric mean of the probabilities of the words and the end; lower for unfamiliar pictures.",
+        description="Expected share of the content words that people also use for this picture.",
     )
     score: float = Field(description="Natural log-probability of the whole sentence.")
     words: list[WordAnswer]

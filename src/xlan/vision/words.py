@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from xlan.errors import ShapeError, WeightsError
 from xlan.files import atomic_path
@@ -64,11 +64,15 @@ class WordHead:
         pooled = highest + np.log(np.exp(votes - highest).mean(axis=0))
         return np.asarray(pooled, dtype=np.float32)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file, weights in float16, atomically."""
+    def to_bytes(self) -> bytes:
+        """The content of `words.safetensors`: weights in float16."""
         tensors: dict[str, npt.NDArray[np.generic]] = {"weight": self.weight.astype(np.float16), "bias": self.bias}
+        return save(tensors, metadata={"words": json.dumps(self.words)})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, atomically."""
         with atomic_path(path) as temporary:
-            save_file(tensors, temporary, metadata={"words": json.dumps(self.words)})
+            temporary.write_bytes(self.to_bytes())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WordHead:

@@ -1,0 +1,141 @@
+"""`xlan confidence`: fit a model's confidence on a validation split, and check it on another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from xlan.confidence.evidence import Evidence
+    from xlan.confidence.measure import Answer
+    from xlan.pipeline import Captioner
+
+app = typer.Typer(help="Fit and check confidence: the share of a caption's content words that people use too.")
+
+ModelArgument = Annotated[Path, typer.Argument(help="Model directory.")]
+CaptionsOption = Annotated[Path, typer.Option(help="Captions file with the people's captions and the splits.")]
+FeaturesOption = Annotated[Path, typer.Option(help="Feature store of its pictures, made with the model's vision.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Use only this many pictures of the split, for a trial.")]
+BATCH = 32
+
+
+@app.command()
+def fit(
+    model: ModelArgument,
+    captions: CaptionsOption,
+    features: FeaturesOption,
+    split: Annotated[str, typer.Option(help="Split to fit on; the model must not have been trained on it.")] = "val",
+    odd: Annotated[
+        int, typer.Option(min=0, help="Drawn pictures that are no photos, of which no word is true, to fit on too.")
+    ] = 210,
+    limit: LimitOption = None,
+) -> None:
+    """Fit what turns evidence into confidence, and put it into the model directory as confidence.json.
+
+    The model captions every picture of the split; for each content word it is noted whether people used it too.
+    """
+    from xlan.confidence.calibration import Calibration
+    from xlan.packing import calibrate_model
+    from xlan.pipeline import Captioner
+
+    captioner = Captioner.from_pretrained(model)
+    answers = [answer for _, answer in _answers(captioner, captions, features, split, limit)]
+    evidence, used = [answer.evidence for answer in answers], [answer.used for answer in answers]
+    if odd and captioner.extractor is not None:
+        for known in _odd(captioner, odd):
+            evidence.append(known)
+            used.append((False,) * len(known.places))
+    calibration = Calibration.fit(evidence, used)
+    calibrate_model(model, calibration)
+    share = sum(answer.share for answer in answers) / len(answers)
+    typer.echo(
+        f"{model}: fitted on {calibration.fitted_on:,} captions of {split}; people use {share:.0%} of the content "
+        f"words of its captions; check it on another split: xlan confidence check {model} …"
+    )
+
+
+@app.command()
+def check(
+    model: ModelArgument,
+    captions: CaptionsOption,
+    features: FeaturesOption,
+    split: Annotated[str, typer.Option(help="Split to check on; neither trained nor fitted on.")] = "test",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also draw the reliability diagram, as a page (.html).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    limit: LimitOption = None,
+) -> None:
+    """Compare confidences with what people said: calibration error, and rank correlation with CIDEr."""
+    import dataclasses
+    import json
+
+    from xlan.confidence.measure import measure
+    from xlan.errors import DataError
+    from xlan.files import write_text
+    from xlan.metrics.report import evaluate
+    from xlan.pages.reliability import reliability_page
+    from xlan.pipeline import Captioner
+
+    if output is not None and output.suffix.lower() not in (".html", ".htm"):
+        raise DataError(f"{output}: expected a file name that ends in .html")
+    captioner = Captioner.from_pretrained(model)
+    answers: list[Answer] = []
+    references: dict[int | str, list[str]] = {}
+    for said, answer in _answers(captioner, captions, features, split, limit):
+        references[len(answers)] = list(said)
+        answers.append(answer)
+    report = evaluate({i: answer.caption.text for i, answer in enumerate(answers)}, references, metrics=["cider"])
+    scores = report.scores["CIDEr"].images
+    assert scores is not None
+    found = measure(answers, scores.tolist())
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found), indent=2))
+    else:
+        typer.echo(f"{len(answers):,} captions of {split}")
+        typer.echo(f"expected calibration error: captions {found.captions.error:.4f}, words {found.words.error:.4f}")
+        typer.echo(f"rank correlation of confidence with CIDEr: {found.rank:.3f}")
+    if output is not None:
+        write_text(output, reliability_page(model.name, split, found))
+        typer.echo(str(output), err=True)
+
+
+def _answers(
+    captioner: Captioner, captions: Path, features: Path, split: str, limit: int | None
+) -> Iterator[tuple[tuple[str, ...], Answer]]:
+    """What people said of each picture of a split, and what the model says, with a progress bar."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from xlan.confidence.measure import Answer, used_by_people
+    from xlan.data.captions import load_captions
+    from xlan.data.records import feature_key
+    from xlan.errors import DataError
+    from xlan.vision.store import FeatureStore
+
+    store = FeatureStore(features)
+    images = [(image, key) for image in load_captions(captions).split(split) if (key := feature_key(image, store))]
+    images = images[:limit]
+    if not images:
+        raise DataError(f"{captions}: no picture of the split {split!r} has features in {features}")
+    batches = [images[i : i + BATCH] for i in range(0, len(images), BATCH)]
+    for batch in track(batches, description=f"captioning {split}", console=Console(stderr=True)):
+        regions = [store[key] for _, key in batch]
+        found = captioner.caption_regions(regions)
+        for (image, _), where, caption in zip(batch, regions, found, strict=True):
+            known = captioner.judge.evidence(caption, where)
+            yield image.captions, Answer(caption, known, used_by_people(caption, image.captions))
+
+
+def _odd(captioner: Captioner, count: int) -> Iterator[Evidence]:
+    from xlan.confidence.odd import odd_pictures
+
+    extractor = captioner.extractor
+    assert extractor is not None
+    for image in odd_pictures(count):
+        (regions,) = extractor.extract([extractor.prepare(image)])
+        (caption,) = captioner.caption_regions([regions])
+        yield captioner.judge.evidence(caption, regions)

@@ -1,0 +1,79 @@
+"""`xlan confidence`: a real model directory, fitted and checked on drawn shapes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from xlan import Captioner, Vocabulary, build_model
+from xlan.cli.main import app
+from xlan.confidence.odd import KINDS, odd_pictures
+from xlan.data.captions import load_captions
+from xlan.data.shapes import write_shapes
+from xlan.pretrained import save_pretrained
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shapes")
+    write_shapes(folder, 700, seed=3)
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path, shapes: Path) -> Path:
+    captions = load_captions(shapes / "captions.jsonl")
+    words = Vocabulary.build(captions.words("train"), threshold=1)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        made = build_model("xlan-tiny", vocab_size=len(words), feature_dim=_width(shapes))
+    save_pretrained(tmp_path / "model", made.spec, made.state_dict(), words)
+    return tmp_path / "model"
+
+
+def _width(shapes: Path) -> int:
+    from xlan.vision.store import FeatureStore
+
+    store = FeatureStore(shapes / "features")
+    return int(store[next(iter(store.ids))].features.shape[1])
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["confidence", *map(str, arguments)])
+
+
+def test_a_model_is_fitted_and_checked(model: Path, shapes: Path, tmp_path: Path) -> None:
+    files = ("--captions", shapes / "captions.jsonl", "--features", shapes / "features")
+    before = run("check", model, *files, "--split", "test")
+    assert before.exit_code == 1
+    assert "not calibrated" in str(before.exception)
+
+    fitted = run("fit", model, *files, "--split", "train", "--limit", 300)
+    assert fitted.exit_code == 0, fitted.output
+    assert "fitted on 300 captions of train" in " ".join(fitted.output.split())
+    assert Captioner.from_pretrained(model).judge.is_calibrated
+
+    checked = run("check", model, *files, "--split", "train", "--json", "-o", tmp_path / "page.html")
+    assert checked.exit_code == 0, checked.output
+    found = json.loads(checked.stdout)
+    assert found["words"]["error"] < 0.06  # a model that knows nothing is right as often as it says
+    assert (tmp_path / "page.html").read_text().count("<figure") == 2
+
+
+def test_a_split_without_pictures_is_told(model: Path, shapes: Path) -> None:
+    files = ("--captions", shapes / "captions.jsonl", "--features", shapes / "features")
+    result = run("fit", model, *files, "--split", "holiday")
+    assert result.exit_code == 1
+    assert "holiday" in str(result.exception)
+
+
+def test_odd_pictures_are_the_same_for_the_same_seed_and_of_every_kind() -> None:
+    first = [np.asarray(image) for image in odd_pictures(2 * len(KINDS), seed=4)]
+    again = [np.asarray(image) for image in odd_pictures(2 * len(KINDS), seed=4)]
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert not all((a == b).all() for a, b in zip(first[: len(KINDS)], first[len(KINDS) :], strict=True))
