@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Tally:
     statuses: Counter[str] = field(default_factory=Counter)
     memory: list[float] = field(default_factory=list)  # MB, once a second while it has load
     processor: float = 0.0  # seconds of processor time
+    others: Counter[str] = field(default_factory=Counter)  # statuses of further clients beside them
 
     def percentile(self, share: float) -> float:
         ordered = sorted(self.latencies) or [float("nan")]
@@ -85,10 +86,12 @@ def server(name: str, model: Path, *options: str) -> Iterator[Tally]:
         process.stdout.close()
 
 
-def request_of(photo: bytes) -> bytes:
+def request_of(photo: bytes, options: Mapping[str, str | Sequence[str]] | None = None) -> bytes:
     """A whole multipart request, ready to send."""
     head = "--load\r\nContent-Disposition: form-data; name="
-    body = f'{head}"image"; filename="a.jpg"\r\n\r\n'.encode() + photo + b"\r\n--load--\r\n"
+    fields = [(name, [value] if isinstance(value, str) else value) for name, value in (options or {}).items()]
+    lines = "".join(f'{head}"{name}"\r\n\r\n{value}\r\n' for name, values in fields for value in values)
+    body = f'{lines}{head}"image"; filename="a.jpg"\r\n\r\n'.encode() + photo + b"\r\n--load--\r\n"
     header = (
         "POST /v1/captions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Content-Type: multipart/form-data; boundary=load\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -104,7 +107,7 @@ async def client(tally: Tally, requests: Sequence[bytes], number: int, begin: fl
         writer.write(requests[turn % len(requests)])
         turn += 1
         try:
-            status = await read_answer(reader)
+            status, _ = await read_head(reader)
         except (ConnectionError, asyncio.IncompleteReadError) as error:
             status = type(error).__name__
         now = time.perf_counter()
@@ -121,11 +124,12 @@ async def client(tally: Tally, requests: Sequence[bytes], number: int, begin: fl
     await writer.wait_closed()
 
 
-async def read_answer(reader: asyncio.StreamReader) -> str:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    await reader.readexactly(int(length.partition(b":")[2]))
-    return head.split(b" ", 2)[1].decode()
+async def read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
+    """Status and headers of an answer; its body is read and left aside."""
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    await reader.readexactly(int(headers["content-length"]))
+    return first.split()[1], headers
 
 
 async def watch(tally: Tally, begin: float, end: float) -> None:

@@ -43,6 +43,12 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
         run("--model", tmp_path / "none", "--port", "0")
 
 
+@pytest.mark.parametrize("device", ["tpu-of-nobody", "cuda:99"])
+def test_a_device_that_is_not_there(model_directory: Path, device: str) -> None:
+    with pytest.raises(ModelError, match=device):
+        run("--model", model_directory, "--port", "0", "--device", device)
+
+
 @pytest.mark.parametrize("content", ["", "short", "has a space in it, sixteen", "ümlaut" * 5, "two\nlines" * 3])
 def test_tokens_that_cannot_be_used(tmp_path: Path, content: str) -> None:
     (tmp_path / "token").write_text(content)

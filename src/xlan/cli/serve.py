@@ -23,6 +23,7 @@ def serve(
     model: Annotated[
         Path | None, typer.Option(help="Model directory; without it, the model that comes with xlan.")
     ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
     host: Annotated[
         str, typer.Option(help="Address to listen on; the default is for this machine alone.")
     ] = "127.0.0.1",
@@ -52,7 +53,8 @@ def serve(
     max_bytes: Annotated[int, typer.Option(help="Largest picture in bytes.", min=1)] = 20 << 20,
     max_pixels: Annotated[int, typer.Option(help="Most pixels a picture may have.", min=1)] = 50_000_000,
     threads: Annotated[
-        int | None, typer.Option(help="Threads that share a batch; as many as cores unless given.", min=1, max=256)
+        int | None,
+        typer.Option(help="Threads that share a batch; unless given, one per core, on a GPU one.", min=1, max=256),
     ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line on standard error for every request.")] = False,
@@ -86,13 +88,13 @@ def serve(
         timeout=timeout,
         max_cost=max_cost,
         limits=ImageLimits(max_bytes, max_pixels),
-        lanes=threads or cores(),
+        lanes=threads or (cores() if device == "cpu" else 1),
     )
     _log_to_standard_error(quiet)
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who runs a server.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     with server.listen(host, port) as listener:  # before the model is loaded: a taken port is known at once
-        captioner = Captioner.from_pretrained(model, engine=engine.engine, threads=1)  # in each lane
+        captioner = Captioner.from_pretrained(model, device=device, engine=engine.engine, threads=1)  # in each lane
         if token is None and not _is_loopback(host):
             typer.echo(f"warning: {host} can be reached by others and no token is set; see --token-file", err=True)
         line = f"xlan listens on {_address(*listener.getsockname()[:2])}"
