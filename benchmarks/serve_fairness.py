@@ -1,13 +1,13 @@
-"""Ordinary clients beside dear ones: do requests with costly options hold up the others?
+"""Ordinary clients beside costly ones: do requests with costly options hold up the others?
 
     python benchmarks/serve_fairness.py                  the model that comes with xlan
     python benchmarks/serve_fairness.py --model DIR      another one
 
 One server, 32 ordinary clients (one photo, default options) that each send the next picture as soon as they have an
-answer. In turns within the same run they are alone, and beside 10 clients that send the dearest requests the server
-takes: 10 beams, 50 words, as many required words as `--max-cost` allows. Dear clients that get 503 come back after the
-seconds it names. The figure is the ordinary clients' 95th percentile beside the dear ones over that alone; no ordinary
-request may get 504.
+answer. In turns within the same run they are alone, and beside 10 clients that send the costliest requests the server
+takes: 10 beams, 50 words, as many required words as `--max-cost` allows. Costly clients that get 503 come back after
+the seconds it names. The figure is the ordinary clients' 95th percentile beside the costly ones over that alone; no
+ordinary request may get 504.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TURNS = 3  # of each kind
 WORDS = ("dog", "man", "street", "table", "grass", "car", "tree")
 
 
-async def dear_client(port: int, request: bytes, statuses: Counter[str], end: float) -> None:
-    """Send dear requests, one after the other, until `end`."""
+async def costly_client(port: int, request: bytes, statuses: Counter[str], end: float) -> None:
+    """Send costly requests, one after the other, until `end`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         while time.perf_counter() < end:
@@ -49,11 +49,11 @@ async def dear_client(port: int, request: bytes, statuses: Counter[str], end: fl
         writer.close()
 
 
-async def turn(tally: Tally, requests: Sequence[bytes], *, clients: int, seconds: float, dear: list[bytes]) -> None:
-    """Ordinary load for `seconds`, with one dear client for each request of `dear`."""
+async def turn(tally: Tally, requests: Sequence[bytes], *, clients: int, seconds: float, costly: list[bytes]) -> None:
+    """Ordinary load for `seconds`, with one costly client for each request of `costly`."""
     begin = time.perf_counter() + LEAD
     end = begin + seconds
-    beside = [asyncio.create_task(dear_client(tally.port, request, tally.others, end)) for request in dear]
+    beside = [asyncio.create_task(costly_client(tally.port, request, tally.others, end)) for request in costly]
     await asyncio.gather(*(client(tally, requests, number, begin, end) for number in range(clients)))
     for task in beside:
         task.cancel()
@@ -61,8 +61,8 @@ async def turn(tally: Tally, requests: Sequence[bytes], *, clients: int, seconds
     tally.seconds += seconds
 
 
-def dearest(model: Path, limit: int) -> tuple[dict[str, str | list[str]], int]:
-    """Options as dear as the limit allows, and their cost."""
+def costliest(model: Path, limit: int) -> tuple[dict[str, str | list[str]], int]:
+    """Options as costly as the limit allows, and their cost."""
     captioner = Captioner.from_pretrained(model)
     known = [word for word in WORDS if word in captioner.vocabulary]
     for count in range(len(known), -1, -1):
@@ -73,31 +73,31 @@ def dearest(model: Path, limit: int) -> tuple[dict[str, str | list[str]], int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure ordinary clients alone and beside dear ones.")
+    parser = argparse.ArgumentParser(description="Measure ordinary clients alone and beside costly ones.")
     parser.add_argument("--model", type=Path, default=SHIPPED, help="model directory; without it, that of the package")
-    parser.add_argument("--seconds", type=float, default=60, help="of load, alone and beside the dear ones each")
+    parser.add_argument("--seconds", type=float, default=60, help="of load, alone and beside the costly ones each")
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--dear", type=int, default=10, help="clients that send dear requests")
+    parser.add_argument("--costly", type=int, default=10, help="clients that send costly requests")
     parser.add_argument("--max-cost", type=int, default=20_000)
     arguments = parser.parse_args()
-    options, cost = dearest(arguments.model, arguments.max_cost)
-    print(f"{arguments.clients} ordinary clients, {arguments.dear} dear ones of {cost:,} steps, {os.cpu_count()} cores")
+    options, cost = costliest(arguments.model, arguments.max_cost)
+    print(f"{arguments.clients} ordinary clients, {arguments.costly} of {cost:,} steps each, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as name:
         photos = [path.read_bytes() for path in make_photos(Path(name) / "photos", 8)]
     requests = [request_of(photo) for photo in photos]
-    dear = [request_of(photos[i % len(photos)], options) for i in range(arguments.dear)]
+    costly = [request_of(photos[i % len(photos)], options) for i in range(arguments.costly)]
     with server("alone", arguments.model, "--max-cost", str(arguments.max_cost)) as alone:
-        beside = Tally("beside dear", alone.port, alone.process)
+        beside = Tally("beside costly", alone.port, alone.process)
         for _ in range(TURNS):
-            for tally, company in ((alone, []), (beside, dear)):
+            for tally, company in ((alone, []), (beside, costly)):
                 seconds = arguments.seconds / TURNS
-                asyncio.run(turn(tally, requests, clients=arguments.clients, seconds=seconds, dear=company))
+                asyncio.run(turn(tally, requests, clients=arguments.clients, seconds=seconds, costly=company))
     for tally in (alone, beside):
         print(
-            f"  {tally.name:<12}{tally.throughput:6.1f} captions/s   p50 {tally.percentile(0.5):6.0f}   "
+            f"  {tally.name:<14}{tally.throughput:6.1f} captions/s   p50 {tally.percentile(0.5):6.0f}   "
             f"p95 {tally.percentile(0.95):6.0f} ms   {dict(sorted(tally.statuses.items()))}"
         )
-    print(f"  dear requests: {dict(sorted(beside.others.items()))}")
+    print(f"  costly requests: {dict(sorted(beside.others.items()))}")
     ratio = beside.percentile(0.95) / alone.percentile(0.95)
     good = ratio < RATIO and not beside.statuses["504"]
     wanted = f"below {RATIO:g}, and no ordinary request with 504"

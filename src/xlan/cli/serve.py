@@ -38,12 +38,13 @@ def serve(
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Most pictures per call of the model.", min=1, max=1024)] = 16,
     max_wait_ms: Annotated[
-        float, typer.Option(help="Milliseconds a picture waits for company while the model is free.", min=0, max=10_000)
+        float,
+        typer.Option(
+            help="Milliseconds a picture waits for others to join its batch while the model is idle.", min=0, max=10_000
+        ),
     ] = 5.0,
-    queue: Annotated[int, typer.Option(help="Most requests that wait; further ones get 503.", min=1)] = 64,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds until a request is given up (504).", min=0.1, max=3600)
-    ] = 30.0,
+    queue: Annotated[int, typer.Option(help="Most pictures that wait; further ones get 503.", min=1)] = 64,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a request gets 504.", min=0.1, max=3600)] = 30.0,
     max_cost: Annotated[
         int,
         typer.Option(
@@ -61,7 +62,7 @@ def serve(
 ) -> None:
     """Answer requests for captions over HTTP, with a page to drop photos on.
 
-    Prints its address when it is ready. Ctrl-C or SIGTERM: finishes what it has accepted, then ends.
+    Prints its address when it is ready. On Ctrl-C or SIGTERM it finishes the requests it has accepted, then exits.
     """
     try:
         import fastapi  # noqa: F401
@@ -91,7 +92,7 @@ def serve(
         lanes=threads or (cores() if device == "cpu" else 1),
     )
     _log_to_standard_error(quiet)
-    # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who runs a server.
+    # Decoders warn about broken EXIF and odd palettes; whoever runs a server can do nothing about them.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     with server.listen(host, port) as listener:  # before the model is loaded: a taken port is known at once
         captioner = Captioner.from_pretrained(model, device=device, engine=engine.engine, threads=1)  # in each lane
@@ -102,7 +103,7 @@ def serve(
 
 
 def _token(file: Path | None) -> str | None:
-    """The token of a file or of the environment: never of the command line, which every user of a machine can read."""
+    """The token from a file or the environment; never from the command line, which every user can read."""
     if file is None:
         token = os.environ.get(TOKEN_VARIABLE)
         what = TOKEN_VARIABLE
@@ -128,7 +129,7 @@ def _card(directory: Path) -> str:
 
 
 def _hosts(host: str, names: list[str]) -> frozenset[str] | None:
-    """What the Host header may say: on loopback only names of loopback, so that no other site's name leads here."""
+    """Names the Host header may have: on loopback only names of loopback, so that no other site's name leads here."""
     given = {name.lower() for name in names}
     if _is_loopback(host):
         return frozenset({"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host.lower(), *given})
@@ -149,7 +150,9 @@ def _address(host: str, port: int) -> str:
 def _log_to_standard_error(quiet: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a client's bad form is no concern of ours
+    logging.getLogger("python_multipart").setLevel(
+        logging.ERROR
+    )  # the client gets an error for a bad form; the log does not need one
     for logger, level in (("xlan", logging.INFO), ("uvicorn", logging.WARNING), ("asyncio", logging.WARNING)):
         logging.getLogger(logger).addHandler(handler)
         logging.getLogger(logger).setLevel(logging.WARNING if quiet else level)

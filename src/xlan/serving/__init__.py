@@ -1,7 +1,7 @@
-"""Captions over HTTP: a page for people, an API for programs, both safe to leave running.
+"""Captions over HTTP: a page for people and an API for programs.
 
-    socket ─▶ protocol (time limits) ─▶ guard (who may, what is logged) ─▶ app (routes) ─▶ service
-    service: uploads (body → picture and options, in a thread) ─▶ batching (one call of the model for all) ─▶ JSON
+    socket ─▶ protocol (time limits) ─▶ guard (access, logging) ─▶ app (routes) ─▶ service
+    service: uploads (body → pictures and options) ─▶ batching (one call of the model for many) ─▶ JSON
 
 Start at `app.py` for the routes, `batching.py` for how requests share the model, `server.py` for starting and stopping.
 """

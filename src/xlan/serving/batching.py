@@ -1,10 +1,10 @@
-"""Requests that arrive close together share one call of the model; dear ones wait in a line of their own.
+"""Requests that arrive close together share one call of the model; costly ones wait in a queue of their own.
 
-    submit ─▶ prepare (a few threads) ─┬▶ ordinary line ─▶ work on up to `max_batch` at once (one thread) ─▶ answers
-                                       └▶ heavy line    ─▶ work on one at a time (another thread)         ─▶ answers
+    submit ─▶ prepare (a few threads) ─┬▶ ordinary queue ─▶ work on up to `max_batch` at once (one thread) ─▶ answers
+                                       └▶ heavy queue    ─▶ work on one at a time (another thread)         ─▶ answers
 
-An item that finds the worker of its line idle waits at most `max_wait` for company; while the worker is busy, company
-gathers by itself. Ordinary items never wait behind heavy ones: the two workers share the processor, not a queue.
+An item that finds its worker idle waits at most `max_wait` for others to join its batch; while the worker is busy, a
+batch forms by itself. Ordinary items never wait behind heavy ones: the two workers share the processor, not a queue.
 Everything here runs in the event loop's thread except `prepare` and `work`, so there are no locks.
 """
 
@@ -51,7 +51,7 @@ class Answer(Generic[Result]):
 class _Job(Generic[Item, Result]):
     """An item on its way; `answer` being done (also cancelled) means that nobody waits for more."""
 
-    line: _Line[Item, Result]
+    queue: _Queue[Item, Result]
     answer: asyncio.Future[Answer[Result]]
     began: float = field(default_factory=time.monotonic)
     ready: float = 0.0
@@ -59,12 +59,12 @@ class _Job(Generic[Item, Result]):
 
 
 @dataclass(eq=False)
-class _Line(Generic[Item, Result]):
+class _Queue(Generic[Item, Result]):
     """Items that wait for one worker.
 
     Attributes:
         max_batch: most items in a batch.
-        max_wait: seconds an item waits for company while the worker is idle.
+        max_wait: seconds an item waits for others while the worker is idle.
         capacity: most items that are accepted and not yet in a batch.
         worker: the thread that works on the batches.
         jobs: those that are prepared, oldest first.
@@ -89,10 +89,10 @@ class Batcher(Generic[Item, Result]):
 
     Args:
         work: a batch of items → their results in order; an exception in place of a result is raised to whoever
-            submitted that item. Runs in two threads at most, one per line. When it raises, its items are tried once
+            submitted that item. Runs in two threads at most, one per queue. When it raises, its items are tried once
             more, one by one, so that an item that breaks a batch does not hurt its neighbours.
         max_batch: most ordinary items in a batch.
-        max_wait: seconds an ordinary item waits for company while its worker is idle.
+        max_wait: seconds an ordinary item waits for others while its worker is idle.
         capacity: most ordinary items that are accepted and not yet in a batch.
         heavy_capacity: the same of heavy items, which are worked on one at a time.
         preparers: threads for `prepare`.
@@ -113,21 +113,21 @@ class Batcher(Generic[Item, Result]):
         self._work = work
         self._on_batch = on_batch
         self._preparers = ThreadPoolExecutor(preparers, thread_name_prefix="xlan-open")
-        self._ordinary: _Line[Item, Result] = _Line(max_batch, max_wait, capacity, _one_thread("xlan-model"))
-        self._heavy: _Line[Item, Result] = _Line(1, 0.0, heavy_capacity, _one_thread("xlan-heavy"))
+        self._ordinary: _Queue[Item, Result] = _Queue(max_batch, max_wait, capacity, _one_thread("xlan-model"))
+        self._heavy: _Queue[Item, Result] = _Queue(1, 0.0, heavy_capacity, _one_thread("xlan-heavy"))
 
     async def submit(self, prepare: Callable[[], Item], *, heavy: bool = False) -> Answer[Result]:
         """The answer for one item; `prepare` makes it, in a thread. Cancelling this drops the item before its batch.
 
         Raises:
-            QueueFullError: at once, when the line has no room.
+            QueueFullError: at once, when the queue has no room.
             Exception: whatever `prepare` or `work` raised for this item.
         """
         if not self.room(heavy=heavy):
             raise QueueFullError
-        loop, line = asyncio.get_running_loop(), self._line(heavy)
-        job: _Job[Item, Result] = _Job(line, loop.create_future())
-        line.waiting += 1
+        loop, queue = asyncio.get_running_loop(), self._queue_of(heavy)
+        job: _Job[Item, Result] = _Job(queue, loop.create_future())
+        queue.waiting += 1
         preparing = self._preparers.submit(prepare)
         preparing.add_done_callback(lambda done: loop.call_soon_threadsafe(self._prepared, job, done))
         try:
@@ -142,20 +142,20 @@ class Batcher(Generic[Item, Result]):
 
     def room(self, *, heavy: bool = False) -> int:
         """How many more items would be accepted."""
-        line = self._line(heavy)
-        return line.capacity - line.waiting
+        queue = self._queue_of(heavy)
+        return queue.capacity - queue.waiting
 
     def seconds_to_wait(self, *, heavy: bool = False) -> float:
         """When those who wait now will have been served, as far as the last batch tells."""
-        line = self._line(heavy)
-        return math.ceil(line.waiting / line.max_batch) * line.seconds
+        queue = self._queue_of(heavy)
+        return math.ceil(queue.waiting / queue.max_batch) * queue.seconds
 
     def close(self) -> None:
         """End the threads; nothing may be waiting any more."""
         for threads in (self._preparers, self._ordinary.worker, self._heavy.worker):
             threads.shutdown()
 
-    def _line(self, heavy: bool) -> _Line[Item, Result]:
+    def _queue_of(self, heavy: bool) -> _Queue[Item, Result]:
         return self._heavy if heavy else self._ordinary
 
     def _drop(self, job: _Job[Item, Result], preparing: Future[Item]) -> None:
@@ -163,48 +163,48 @@ class Batcher(Generic[Item, Result]):
         if not job.answer.cancel() and not job.answer.cancelled():
             job.answer.exception()  # seen, so that asyncio does not report an error nobody fetched
         preparing.cancel()  # a thread that has begun continues, and the place stays taken until it ends
-        if job in job.line.jobs:
-            job.line.jobs.remove(job)
-            job.line.waiting -= 1
+        if job in job.queue.jobs:
+            job.queue.jobs.remove(job)
+            job.queue.waiting -= 1
 
     def _prepared(self, job: _Job[Item, Result], done: Future[Item]) -> None:
         if done.cancelled() or job.answer.done():
-            job.line.waiting -= 1
+            job.queue.waiting -= 1
             return
         error = done.exception()
         if error is not None:
-            job.line.waiting -= 1
+            job.queue.waiting -= 1
             job.answer.set_exception(error)
             return
         job.items.append(done.result())
         job.ready = time.monotonic()
-        job.line.jobs.append(job)
-        self._consider(job.line)
+        job.queue.jobs.append(job)
+        self._consider(job.queue)
 
-    def _consider(self, line: _Line[Item, Result]) -> None:
+    def _consider(self, queue: _Queue[Item, Result]) -> None:
         """Begin a batch now, or set the timer for it."""
-        if line.busy or not line.jobs:
+        if queue.busy or not queue.jobs:
             return
-        wait = line.jobs[0].ready + line.max_wait - time.monotonic()
-        if wait <= 0 or len(line.jobs) >= line.max_batch:
-            self._begin(line)
-        elif line.timer is None:
-            line.timer = asyncio.get_running_loop().call_later(wait, self._time_to_begin, line)
+        wait = queue.jobs[0].ready + queue.max_wait - time.monotonic()
+        if wait <= 0 or len(queue.jobs) >= queue.max_batch:
+            self._begin(queue)
+        elif queue.timer is None:
+            queue.timer = asyncio.get_running_loop().call_later(wait, self._time_to_begin, queue)
 
-    def _time_to_begin(self, line: _Line[Item, Result]) -> None:
-        line.timer = None
-        if line.jobs and not line.busy:
-            self._begin(line)
+    def _time_to_begin(self, queue: _Queue[Item, Result]) -> None:
+        queue.timer = None
+        if queue.jobs and not queue.busy:
+            self._begin(queue)
 
-    def _begin(self, line: _Line[Item, Result]) -> None:
-        if line.timer is not None:
-            line.timer.cancel()
-            line.timer = None
-        jobs = [line.jobs.popleft() for _ in range(min(line.max_batch, len(line.jobs)))]
-        line.waiting -= len(jobs)
-        line.busy = True
+    def _begin(self, queue: _Queue[Item, Result]) -> None:
+        if queue.timer is not None:
+            queue.timer.cancel()
+            queue.timer = None
+        jobs = [queue.jobs.popleft() for _ in range(min(queue.max_batch, len(queue.jobs)))]
+        queue.waiting -= len(jobs)
+        queue.busy = True
         loop, began = asyncio.get_running_loop(), time.monotonic()
-        working = line.worker.submit(self._run, [job.items[0] for job in jobs])
+        working = queue.worker.submit(self._run, [job.items[0] for job in jobs])
         working.add_done_callback(lambda done: loop.call_soon_threadsafe(self._finished, jobs, began, done))
 
     def _run(self, items: list[Item]) -> Sequence[Result | Exception]:
@@ -220,19 +220,19 @@ class Batcher(Generic[Item, Result]):
     def _finished(
         self, jobs: list[_Job[Item, Result]], began: float, done: Future[Sequence[Result | Exception]]
     ) -> None:
-        line = jobs[0].line
-        line.seconds = time.monotonic() - began
-        line.busy = False
+        queue = jobs[0].queue
+        queue.seconds = time.monotonic() - began
+        queue.busy = False
         if self._on_batch is not None:
-            self._on_batch(len(jobs), line.seconds)
+            self._on_batch(len(jobs), queue.seconds)
         for job, result in zip(jobs, done.result(), strict=True):
             if job.answer.done():
                 continue
             if isinstance(result, Exception):
                 job.answer.set_exception(result)
             else:
-                job.answer.set_result(Answer(result, began - job.began, line.seconds, len(jobs)))
-        self._consider(line)
+                job.answer.set_result(Answer(result, began - job.began, queue.seconds, len(jobs)))
+        self._consider(queue)
 
 
 def _one_thread(name: str) -> ThreadPoolExecutor:

@@ -1,7 +1,7 @@
-"""What happens to every request: who may, which headers answers carry, what is logged and counted.
+"""Around every request: access checks, security headers, logging and counting.
 
-Plain ASGI, around the routes. A failure in here or below becomes a 500 that tells nothing of how the server looks
-inside; the log has the traceback under the same number.
+Plain ASGI, around the routes. A failure in here or below becomes a 500 that reveals nothing about the server; the log
+has the traceback under the number that the client gets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xlan.serving.metrics import Metrics
 from xlan.serving.problems import Problem
 from xlan.serving.protocol import MAX_HEADER_BYTES
 
-# Nothing but our own files, no inline script or style, nobody frames us.
+# Only files of this server, no inline script or style, no frames.
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
@@ -34,7 +34,7 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
-# Answers that nobody receives, because the client has left; the number is that of nginx.
+# The status that is logged when the client left before its answer, as nginx does.
 CLIENT_LEFT = 499
 
 _log = logging.getLogger("xlan.serving")
@@ -92,7 +92,7 @@ class Guard:
                     headers["Connection"] = "close"
             await send(message)
 
-        # Who may GET may also ask for the headers alone; the server leaves the body out by itself.
+        # HEAD is answered wherever GET is; uvicorn leaves out the body.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             try:
@@ -106,7 +106,7 @@ class Guard:
             except Exception:
                 number = secrets.token_hex(4)
                 _log.exception("failure %s", number)
-                if status:  # the answer has begun; all that is left is to break it off
+                if status:  # the answer has begun; it can only be aborted
                     raise
                 await Problem("failure", f"the server's log has the details under number {number}").response()(
                     scope, receive, send_safely
@@ -148,9 +148,9 @@ def _check_size(scope: Scope) -> None:
 
 
 def _is_other_site(headers: Headers, method: str, host: str) -> bool:
-    """Whether a browser says that a page of another site makes this request; programs that are no browser say nothing.
+    """Whether a browser says that a page of another site makes this request; other programs send no such header.
 
-    Answers are unreadable to such a page in any case (there is no CORS); this keeps it from using the model at all.
+    Such a page could not read the answer anyway (there is no CORS); this keeps it from using the model at all.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:

@@ -1,6 +1,6 @@
-"""What goes wrong, as clients read it: `application/problem+json` (RFC 9457).
+"""Errors as clients get them: `application/problem+json` (RFC 9457).
 
-A detail is written for the person at the other end: no path of this machine, no traceback, no bytes of the picture.
+A detail is written for the person who sent the request: no paths, no traceback, no bytes of the picture.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ MEDIA_TYPE = "application/problem+json"
 # Name → status and title. The name is the end of `type`; docs/serving.md lists the same names.
 KINDS: dict[str, tuple[int, str]] = {
     "bad-request": (400, "The request cannot be read"),
-    "bad-option": (400, "An option has a value that is not allowed"),
+    "bad-option": (400, "An option is invalid"),
     "token": (401, "A bearer token is needed"),
     "other-site": (403, "Pages of other sites may not use this server"),
-    "not-found": (404, "There is nothing here"),
-    "method": (405, "This cannot be done here"),
+    "not-found": (404, "Not found"),
+    "method": (405, "Method not allowed"),
     "too-slow": (408, "The request took too long to arrive"),
     "too-large": (413, "The request is too large"),
-    "content-type": (415, "The request is of a kind that is not read here"),
+    "content-type": (415, "The content type is not supported"),
     "not-a-picture": (415, "The file is not a picture of a known format"),
-    "other-host": (421, "This server is not called that"),
+    "other-host": (421, "The Host header does not name this server"),
     "unusable-picture": (422, "The picture cannot be used"),
     "unusable-options": (422, "The options cannot be fulfilled"),
     "header-too-large": (431, "The header of the request is too large"),
-    "failure": (500, "Something went wrong here"),
+    "failure": (500, "The server failed"),
     "busy": (503, "Too many requests are waiting"),
     "stopping": (503, "The server is stopping"),
     "time": (504, "The caption was not ready in time"),
 }
 
 
-class Problem(Exception):  # noqa: N818 - it is an answer rather than a fault of the program
+class Problem(Exception):  # noqa: N818 - it is an answer rather than an error of the program
     """An answer that is not a caption.
 
     Args:
         kind: a name of `KINDS`.
-        detail: one sentence for the person at the other end.
+        detail: one sentence for the person who sent the request.
         headers: further headers of the answer.
     """
 
@@ -69,8 +69,8 @@ def from_status(status: int, headers: Mapping[str, str] | None = None) -> Proble
     """The problem for a status that the router found (404, 405, …)."""
     kinds = {404: "not-found", 405: "method"}
     details = {
-        404: "there is no such address; GET /openapi.json lists all",
-        405: "this address exists, but not for this method; GET /openapi.json lists all",
+        404: "there is no such address; GET /openapi.json lists them all",
+        405: "this address does not support the method; see GET /openapi.json",
     }
     if status in kinds:
         return Problem(kinds[status], details[status], headers)

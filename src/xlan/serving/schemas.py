@@ -85,7 +85,7 @@ def read_options(values: dict[str, Any], *, typed: bool, text: dict[str, Any] | 
 
 
 class RunnerUp(BaseModel):
-    """A word that could have stood at the same place."""
+    """A word that was also possible at this place."""
 
     text: str
     probability: float = Field(ge=0, le=1)
@@ -113,7 +113,7 @@ class OtherAnswer(BaseModel):
 
 
 class Size(BaseModel):
-    """Size in pixels, turned upright."""
+    """Size in pixels, turned upright as EXIF says."""
 
     width: int
     height: int
@@ -191,7 +191,7 @@ class ModelAnswer(BaseModel):
     name: str
     card: str = Field(description="The model card, Markdown.")
     architecture: dict[str, Any]
-    parameters: int = Field(description="Numbers the captioner has learned, vision not counted.")
+    parameters: int = Field(description="Parameters of the captioning model, the vision network not included.")
     vocabulary: int = Field(description="Words it knows.")
     vision: dict[str, Any] = Field(description="What turns pictures into regions.")
     formats: list[str] = Field(description="Picture formats that are read.")

@@ -1,7 +1,7 @@
-"""Starting to listen, and stopping so that nobody who was let in goes away empty-handed.
+"""Listening for requests, and stopping without losing those that were accepted.
 
 On SIGTERM or Ctrl-C the server says `stopping` and refuses new captions with 503, finishes what it has accepted, closes
-its socket and ends with status 0. A second signal does not wait.
+its socket and ends with status 0. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's signature
-        """First signal: stop accepting. Second: stop waiting. Nothing is logged here, in the middle of anything."""
+        """First signal: stop accepting. Second: stop waiting. Nothing is logged: this may interrupt anything."""
         if self._service.stopping:
             self.force_exit = self.should_exit = True
         else:
             self._service.stopping = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Listen, then call `on_ready`."""
         await super().startup(sockets)
         if self.started:
             self._on_ready()

@@ -1,7 +1,7 @@
-"""The model as requests see it: a body in, an answer out, many at a time.
+"""The model behind the API: a request's body in, its answer out, many at a time.
 
-Pictures of one batch are looked at together, whatever their options; those with equal options also share the search for
-words. Several cores share a batch by its pictures: threads inside torch's products would have to wait for each other
+Pictures of one batch go through vision together, whatever their options; those with equal options also share the search
+for words. Several cores share a batch by its pictures: threads inside matrix products would wait for each other
 thousands of times per caption.
 """
 
@@ -35,7 +35,7 @@ from xlan.vision.image import FORMATS
 from xlan.vision.regions import PreparedImage
 
 _PICTURE = "image"  # what errors call a picture that came without a name
-# Fewer pictures than this are not worth a thread: what a batch saves would be lost again.
+# Fewer pictures than this are not worth a thread: the gain of a batch would be lost again.
 _LEAST_SHARE = 4
 
 
@@ -124,7 +124,7 @@ class Service:
         """
         settings, body = self._settings, Body(self._memory)
         with self._accepted():
-            if not self.batcher.room():  # known before the body is read, which may be long
+            if not self.batcher.room():  # refused before the body is read, which may be long
                 raise self._busy(heavy=False)
             try:
                 await read_body(
@@ -215,7 +215,7 @@ class Service:
             raise Problem("unusable-options", str(error)) from None
 
     def _parse(self, body: Body, content_type: str, query: str, several: bool) -> tuple[Upload, bool]:
-        """In a thread: what is asked, and whether it is dear."""
+        """In a thread: what is asked, and whether it is costly."""
         upload = parse_upload(body.data, content_type, query, several=several)
         body.replace(sum(map(len, upload.images)))
         cost = self._captioner.cost(upload.options)

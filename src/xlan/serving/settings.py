@@ -1,4 +1,4 @@
-"""Every number of a server in one record; the defaults are those of `xlan serve`."""
+"""The settings of a server; the defaults are those of `xlan serve`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class ServeSettings:
         model_name: what answers call the model; never a path.
         card: the model card, as text.
         token: what clients must send as bearer token; None lets everybody in.
-        hosts: names clients may call this server by (their Host header); None for any. A page of another site whose
-            name was made to point here is thereby kept out.
+        hosts: names that the Host header of a request may have; None for any. This keeps out pages of other sites whose
+            name was made to point here (DNS rebinding).
         max_batch: most pictures in one call of the model.
-        max_wait: seconds a picture waits for company while the model is free.
+        max_wait: seconds a picture waits for others to join its batch while the model is idle.
         queue: most pictures that are accepted and not yet with the model.
-        heavy_queue: the same for pictures whose options make them dear (see `heavy_cost`): these are captioned one at a
-            time, beside the others.
-        heavy_cost: a caption that may take more steps of the model than this is dear (`Captioner.cost`).
+        heavy_queue: the same for pictures with costly options (see `heavy_cost`): these are captioned one at a time,
+            beside the others.
+        heavy_cost: a caption that may take more steps of the model than this is costly (`Captioner.cost`).
         max_cost: a request that may take more steps than this is refused.
         timeout: seconds from a whole request to its answer.
         limits: largest picture in bytes and in pixels.
@@ -69,7 +69,7 @@ class ServeSettings:
         if not 0 <= self.max_wait < float("inf"):
             raise ConfigError(f"max_wait: expected 0 or more seconds, got {self.max_wait}")
         if self.token is not None and not self.token.isascii():
-            raise ConfigError("token: expected ASCII characters only, other ones cannot be sent in a header")
+            raise ConfigError("token: expected ASCII characters only, others cannot be sent in a header")
 
     @property
     def max_body(self) -> int:
