@@ -1,4 +1,4 @@
-# Six words: caption · smoke · test · check · bench · clean. Each sets up what it needs in .venv on first use, and again only
+# Seven words: caption · smoke · test · check · docs · bench · clean. Each sets up what it needs in .venv on first use, and again only
 # when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV   := .venv
@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 IMAGE  ?=
 
-.PHONY: caption smoke test check bench clean
+.PHONY: caption smoke test check docs bench clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 # Everything: all extras, and the tools that check the code.
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,onnx,demo,dev]'
+	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,onnx,demo,docs,dev]'
 	@touch $@ $(VENV)/.installed
 
 # Tests of pages open them in Chromium. Where we may, it is installed; elsewhere those tests skip and say what to install.
@@ -43,6 +43,11 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation site, in build/site; a warning is an error. To read it: python -m http.server -d build/site
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo built: build/site
 
 bench: $(VENV)/.installed-dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 import typer.main
 from PIL import Image
+from typer.testing import CliRunner
 
 from xlan.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+GENERATED = {f"docs/reference/{name}.md" for name in ("cli", "api", "config", "default-model", "changes")}
 NAME = {"ids": lambda page: page.relative_to(ROOT).as_posix()}
 
 
@@ -32,9 +34,8 @@ def folder(tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatc
         Image.fromarray(pixels).resize((160, 120)).save(tmp_path / name)
     shutil.copytree(model_directory, tmp_path / "DIR")
     shutil.copytree(model_directory, tmp_path / "model")
-    (tmp_path / "captions.csv").write_text(
-        "file,caption,split\n391895.jpg,a man on a bike,train\n522418.jpg,a woman cuts a cake,train\n"
-    )
+    shutil.copytree(model_directory, tmp_path / "src" / "xlan" / "models" / "default")
+    shutil.copy(model_directory / "vision.safetensors", tmp_path / "vision.safetensors")
     monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -43,15 +44,39 @@ def folder(tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("page", WITH_PYTHON, **NAME)
 def test_python_runs_as_written(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The blocks of a page in order, as a reader would type them."""
+    (folder / "alt.csv").write_text("image,caption,confidence,score\nphoto.jpg,a dog,0.5,-1.0\n")
+    (folder / "captions.csv").write_text(
+        "file,caption,split\n391895.jpg,a man on a bike,train\n522418.jpg,a woman cuts a cake,train\n"
+    )
     names: dict[str, object] = {"__name__": "docs"}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         exec(compile(block, page.name, "exec"), names)
 
 
+GUIDES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in GUIDES if "```sh" in page.read_text(encoding="utf-8")], **NAME)
+def test_the_commands_of_guides_run_in_order(page: Path, folder: Path) -> None:
+    """Blocks marked `sh` run as written, beside the files that the page shows with a title; others are not run."""
+    text = page.read_text(encoding="utf-8")
+    for title, content in re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', text, re.DOTALL):
+        (folder / title).write_text(content, encoding="utf-8")
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert lines
+    for line in lines:
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "xlan"
+        outcome = CliRunner().invoke(app, arguments)
+        assert outcome.exit_code == 0, f"{line}\n{outcome.output}\n{outcome.exception!r}"
+
+
 @pytest.mark.parametrize("page", PAGES, **NAME)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert "://" in target or (page.parent / target).exists(), target
+        generated = (page.parent / target).resolve().relative_to(ROOT).as_posix() if "://" not in target else ""
+        assert "://" in target or generated in GENERATED or (page.parent / target).exists(), target
 
 
 def command_lines(text: str) -> Iterator[str]:

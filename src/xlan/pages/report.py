@@ -137,7 +137,10 @@ def _curves(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[st
         line_chart("CIDEr on the validation split", of_epochs("CIDEr"), x_name="epoch", marked=marked),
         line_chart("Loss per word on the validation split", of_epochs("loss"), x_name="epoch"),
     ]
+    self_critical = any("reward" in step for step in steps)
     for key, title in CURVES:
+        if key == "loss" and self_critical:
+            title = "Self-critical loss"
         points = [(float(s["step"]), float(s[key])) for s in steps if isinstance(s.get(key), int | float)]
         charts.append(line_chart(title, points, x_name="step"))
     return "".join(charts) or "<p>Nothing was logged yet.</p>"
