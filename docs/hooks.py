@@ -18,6 +18,23 @@ ROOT = Path(__file__).parent.parent
 CARD = "src/xlan/models/default/README.md"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages that the navigation does not name yet are added to the guides."""
+    docs = Path(config.docs_dir)
+    named = set(_leaves(config.nav))
+    (guides,) = (entry["Guides"] for entry in config.nav or [] if "Guides" in entry)
+    guides += sorted({path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - named)
+    return config
+
+
+def _leaves(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    elif nav:
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from _leaves(entry)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     generated = {
