@@ -12,14 +12,15 @@ IMAGE  ?=
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# What captioning needs, and no more.
+# What captioning needs, and no more: neither torch nor, of scikit-image, more than its photographs.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[demo]'
+	$(PIP) -e .
+	$(PIP) --no-deps scikit-image
 	@touch $@
 
 # Everything: all extras, and the tools that check the code.
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,onnx,demo,docs,dev]'
+	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,export,demo,docs,dev]'
 	@touch $@ $(VENV)/.installed
 
 # Tests of pages open them in Chromium. Where we may, it is installed; elsewhere those tests skip and say what to install.

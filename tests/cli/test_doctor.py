@@ -40,6 +40,9 @@ def test_the_real_thing(model_directory: Path) -> None:
     by_name = {check["name"]: check for check in found["checks"]}
     assert by_name["Python"]["status"] == "ok"
     assert "threads on" in by_name["torch"]["detail"]
+    assert "build" in by_name["torch"]["detail"]
+    assert by_name["onnxruntime"]["status"] == "ok"
+    assert "with onnx, captions a picture" in by_name["model"]["detail"]
     assert by_name["model"]["status"] == "ok"
     assert "captions a picture in" in by_name["model"]["detail"]
     assert {"bf16", "pictures", "Java", "spaCy model", "fonts", "cache folder", "extra train"} <= set(by_name)
@@ -76,25 +79,28 @@ def test_a_damaged_model_is_found(model_directory: Path, tmp_path: Path) -> None
     weights = bytearray((copy / "model.safetensors").read_bytes())
     weights[-1] ^= 1  # one bit of one weight: only the hash can tell
     (copy / "model.safetensors").write_bytes(weights)
-    (check,) = health.model_checks(copy, torch_works=True)
+    (check,) = health.model_checks(copy, engine_works=True)
     assert (check.status, check.core) == ("broken", True)
     assert "damaged (its SHA-256 differs)" in check.detail
-    (missing,) = health.model_checks(tmp_path / "none", torch_works=True)
+    (missing,) = health.model_checks(tmp_path / "none", engine_works=True)
     assert "not a model directory" in missing.detail
 
 
 def test_a_package_without_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("xlan.pipeline.SHIPPED", tmp_path / "none")
-    (check,) = health.model_checks(None, torch_works=True)
+    (check,) = health.model_checks(None, engine_works=True)
     assert (check.status, check.fix) == ("absent", "xlan caption --model DIR PICTURE")
 
 
 def test_a_torch_that_does_not_start_is_a_finding() -> None:
     check = health.torch_check(Probe("raise ImportError('libtorch is missing')"))
-    assert (check.status, check.core) == ("broken", True)
+    assert (check.status, check.core) == ("broken", False)
     assert check.detail == "ImportError: libtorch is missing"
-    (model,) = health.model_checks(None, torch_works=False)
-    assert model.status == "absent"
+    absent = health.torch_check(Probe("raise ModuleNotFoundError(\"No module named 'torch'\")"))
+    assert (absent.status, absent.fix) == ("absent", 'pip install "xlan[train]"')
+    (model,) = health.model_checks(None, engine_works=False)
+    assert (model.status, model.core) == ("broken", True)
+    assert "neither onnxruntime nor torch works" in model.detail
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

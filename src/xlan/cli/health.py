@@ -31,21 +31,23 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)  # what is tested
 PROBE_SECONDS = 120
 # What becomes possible with each extra of pyproject.toml.
 EXTRAS = {
-    "train": "xlan train (all of it: several processes, TensorBoard, charts)",
+    "train": "xlan train, and the torch engine (other devices, every architecture)",
     "metrics": "METEOR and SPICE in xlan evaluate",
     "fast": "CIDEr-D rewards several times faster in self-critical training",
     "spice": "SPICE without Java in xlan evaluate",
     "features": "HDF5 features in xlan features import",
+    "heif": "HEIC pictures, as phones take them",
     "vision": "ImageNet weights for xlan adapt and xlan features extract",
     "serve": "xlan serve: captions over HTTP, and a page for the browser",
-    "onnx": "your own detector in xlan features extract --onnx",
+    "export": "xlan export: a model as ONNX, in 8 bits if wanted",
     "demo": "make caption",
     "dev": "make check, make test",
 }
 _TORCH_FACTS = """
 import json, torch
 a = torch.ones(64, 64); assert float((a @ a).sum()) == 64 ** 3
-print(json.dumps({"version": torch.__version__, "threads": torch.get_num_threads(), "cuda": torch.cuda.is_available(),
+print(json.dumps({"version": torch.__version__, "build": torch.version.cuda or torch.version.hip,
+                  "threads": torch.get_num_threads(), "cuda": torch.cuda.is_available(),
                   "cpu": torch.backends.cpu.get_cpu_capability()}))
 """
 _BF16 = """
@@ -80,11 +82,14 @@ def all_checks(model: Path | None) -> Iterator[Check]:
     torch = Probe(_TORCH_FACTS)
     bf16 = bf16_probe()  # at the same time: each takes seconds to start
     yield from packages()
-    torch_works = torch.finish() == 0
-    yield torch_check(torch)
-    yield bf16_check(bf16) if torch_works else Check("bf16", "absent", "not tried, since torch does not work")
+    runtime = onnxruntime_check()
+    yield runtime
+    found = torch_check(torch)
+    yield found
+    if found.status == "ok":
+        yield bf16_check(bf16)
     yield pictures()
-    yield from model_checks(model, torch_works=torch_works)
+    yield from model_checks(model, engine_works="ok" in (runtime.status, found.status))
     yield java()
     yield spacy_model()
     yield fonts()
@@ -150,13 +155,25 @@ def _signal_name(number: int) -> str:
 def torch_check(probe: Probe) -> Check:
     """Version, processor features, threads and a small product."""
     if probe.finish() != 0:
-        return Check("torch", "broken", probe.reason, "pip install --force-reinstall torch", core=True)
+        if probe.reason == "ModuleNotFoundError: No module named 'torch'":
+            detail = "not installed; training needs it, captioning does not"
+            return Check("torch", "absent", detail, 'pip install "xlan[train]"')
+        return Check("torch", "broken", probe.reason, "pip install --force-reinstall torch")
     facts = json.loads(probe.output)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    graphics = "with CUDA" if facts["cuda"] else "no CUDA"
-    detail = f"{facts['version']}, {facts['cpu']}, {graphics}, {facts['threads']} threads on {cores} cores"
+    graphics = "with a usable GPU" if facts["cuda"] else "no GPU used"
+    build = "a build for GPUs" if facts["build"] else "the CPU build"
+    detail = f"{facts['version']} ({build}), {facts['cpu']}, {graphics}, {facts['threads']} threads on {cores} cores"
     fix = "" if facts["threads"] <= cores else f"more threads than cores are slow; type: export OMP_NUM_THREADS={cores}"
-    return Check("torch", "ok", detail, fix, core=True)
+    return Check("torch", "ok", detail, fix)
+
+
+def onnxruntime_check() -> Check:
+    """The engine of a plain installation, in a child process."""
+    probe = Probe("import onnxruntime; print(onnxruntime.__version__)")
+    if probe.finish() != 0:
+        return Check("onnxruntime", "broken", probe.reason, "pip install --force-reinstall onnxruntime")
+    return Check("onnxruntime", "ok", f"{probe.output.strip()}, the engine of captioning unless --engine says torch")
 
 
 def bf16_probe() -> Probe:
@@ -263,25 +280,25 @@ def pictures() -> Check:
     return Check("pictures", "ok", f"Pillow {__version__} reads {', '.join(formats.values())}", core=True)
 
 
-def model_checks(model: Path | None, *, torch_works: bool) -> Iterator[Check]:
+def model_checks(model: Path | None, *, engine_works: bool) -> Iterator[Check]:
     """Whether the model's files are what they were when it was saved, and whether it captions a picture."""
-    if not torch_works:
-        yield Check("model", "absent", "not tried, since torch does not work")
+    if not engine_works:
+        detail = "not tried: neither onnxruntime nor torch works"
+        yield Check("model", "broken", detail, "pip install --force-reinstall onnxruntime", core=True)
         return
     import numpy as np
 
     from xlan.pipeline import SHIPPED, Captioner
-    from xlan.pretrained import from_pretrained
+    from xlan.pretrained import read_model_directory
 
     if model is None and not SHIPPED.is_dir():
         yield Check("model", "absent", "this version of xlan ships none", "xlan caption --model DIR PICTURE")
         return
     place = SHIPPED if model is None else model
-    leave_a_core()
     try:
-        from_pretrained(place, verify=True)
+        read_model_directory(place, verify=True)
         began = time.perf_counter()
-        captioner = Captioner.from_pretrained(place)
+        captioner = Captioner.from_pretrained(place, threads=leave_a_core())
         loaded = time.perf_counter()
         if captioner.extractor is None:
             yield Check("model", "ok", f"{place}: whole; captions region features, not pictures")
@@ -292,7 +309,9 @@ def model_checks(model: Path | None, *, torch_works: bool) -> Iterator[Check]:
         fix = "pip install --force-reinstall xlan" if model is None else "copy the model directory again"
         yield Check("model", "broken", str(error), fix, core=True)
         return
-    seconds = f"loads in {loaded - began:.1f} s, captions a picture in {now - loaded:.2f} s"
+    seconds = (
+        f"loads in {loaded - began:.1f} s with {captioner.engine.name}, captions a picture in {now - loaded:.2f} s"
+    )
     yield Check("model", "ok", f"{place}: whole; {seconds}", core=True)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlan.errors import MissingExtraError, ModelError, WeightsError
+from xlan.errors import ModelError, WeightsError
 from xlan.export.graph import Graph
 
 Array = npt.NDArray[Any]
@@ -53,7 +53,7 @@ class OnnxSession:
         try:
             import onnxruntime
         except ImportError:
-            raise MissingExtraError("the onnx engine", "onnx") from None
+            raise ModelError("the onnx engine needs onnxruntime; type: pip install onnxruntime") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what goes wrong is raised; the rest is of no use to a user
         options.intra_op_num_threads = self._threads

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from xlan.errors import ImageError, MissingExtraError, ModelError, WeightsError
+from xlan.errors import ImageError, ModelError, WeightsError
 from xlan.files import file_sha256
 from xlan.types import Regions
 from xlan.vision.image import original_size
@@ -174,7 +174,7 @@ def _open(path: Path, threads: int) -> tuple[Any, str]:
     try:
         import onnxruntime
     except ImportError:
-        raise MissingExtraError("a detector in an ONNX file", "onnx") from None
+        raise ModelError("a detector in an ONNX file needs onnxruntime; type: pip install onnxruntime") from None
     try:
         size = path.stat().st_size
         if size > MAX_ONNX_BYTES:
