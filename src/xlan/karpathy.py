@@ -3,7 +3,7 @@
     {"images": [{"filename", "split", "cocoid"?, "filepath"?, "shard"?, "sentences": [{"raw", "tokens"?}]}]}
 
 The file may come from anywhere: nothing in it is trusted. What cannot be used is given back as `Skipped`, and the
-caller decides whether to go on without it. Nothing here needs torch.
+caller decides whether to continue without it. Nothing here needs torch.
 """
 
 from __future__ import annotations

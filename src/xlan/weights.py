@@ -1,8 +1,16 @@
-"""Do the tensors of a file fit a network? One report for all weights, without torch."""
+"""Files of tensors, without torch: reading one from anywhere, and one report of what does not fit a network."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from xlan.errors import WeightsError
 
 MAX_LISTED = 10
 
@@ -33,3 +41,22 @@ def compare_weights(
 def _some(names: list[str]) -> str:
     more = len(names) - MAX_LISTED
     return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def read_tensors(path: str | os.PathLike[str], *, max_bytes: int) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Tensors by name and the header's texts of a safetensors file that anybody may have written.
+
+    Raises:
+        WeightsError: the file is missing, damaged, of another format or larger than `max_bytes`.
+    """
+    source = Path(path)
+    try:
+        size = source.stat().st_size
+        if size > max_bytes:
+            raise WeightsError(f"{source}: {size:,} bytes is more than the limit of {max_bytes:,} for such a file")
+        with safe_open(source, framework="np") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise WeightsError(f"{source}: no such file") from None
+    except (OSError, SafetensorError, TypeError) as error:  # TypeError: a type that numpy does not have
+        raise WeightsError(f"{source}: is not a readable safetensors file: {error}") from None

@@ -116,9 +116,9 @@ def test_settings_reach_the_extractor(dataset: Path, vision: Path, tmp_path: Pat
     assert (store.extractor["input_size"], store.extractor["levels"]) == (96, [16, 32])
 
 
-def test_another_extractor_cannot_go_on_with_a_store(dataset: Path, vision: Path, tmp_path: Path) -> None:
+def test_another_extractor_cannot_continue_a_store(dataset: Path, vision: Path, tmp_path: Path) -> None:
     run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--split", "val")
-    with pytest.raises(FeatureError, match="was begun with extractor"):
+    with pytest.raises(FeatureError, match="was made with extractor"):
         run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--input-size", "96")
 
 

@@ -35,7 +35,7 @@ def source(tmp_path: Path) -> Path:
 def test_import(source: Path, tmp_path: Path) -> None:
     text = run("import", source, "-o", tmp_path / "store", "--max-regions", 50, "--dtype", "float32")
     assert f"imported    3 images into {tmp_path / 'store'} (npz folder)" in text
-    assert "boxes       3 images have none that can be used" in text
+    assert "boxes       3 images have no usable ones" in text
     store = FeatureStore(tmp_path / "store")
     assert store.dtype == "float32"
     assert store["2"].features.shape == (50, 4)
@@ -43,7 +43,7 @@ def test_import(source: Path, tmp_path: Path) -> None:
 
 def test_import_goes_on(source: Path, tmp_path: Path) -> None:
     run("import", source, "-o", tmp_path / "store")
-    assert "kept        3 images that the store had already" in run("import", source, "-o", tmp_path / "store")
+    assert "kept        3 images that were already in the store" in run("import", source, "-o", tmp_path / "store")
 
 
 def test_import_with_bad_entries_is_status_3_and_on_record(source: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_verify_says_when_the_writer_was_interrupted(tmp_path: Path) -> None:
     writer = FeatureStoreWriter(tmp_path / "store")
     writer.add("a", Regions(np.zeros((1, 4), np.float32), np.zeros((1, 4), np.float32)))
     writer.flush()
-    with pytest.raises(FeatureError, match=r"whole so far \(1 images\), but its writer was interrupted"):
+    with pytest.raises(FeatureError, match=r"incomplete \(1 images so far are whole\): its writer was interrupted"):
         run("verify", tmp_path / "store")
     assert "complete    no" in run("info", tmp_path / "store")
 

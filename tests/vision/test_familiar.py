@@ -95,5 +95,5 @@ def test_other_files_are_refused(tmp_path: Path, tensors: dict[str, np.ndarray],
 def test_damaged_files_are_refused(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "f.safetensors").write_bytes(content)
-    with pytest.raises(WeightsError, match="cannot be read"):
+    with pytest.raises(WeightsError, match=r"no such file|not a readable safetensors file"):
         Familiar.load(tmp_path / "f.safetensors")

@@ -185,7 +185,7 @@ def test_bad_regions_are_refused_and_leave_the_store_as_it_was(tmp_path: Path, c
 def test_an_id_is_added_once(tmp_path: Path) -> None:
     with FeatureStoreWriter(tmp_path / "s") as writer:
         writer.add("a", regions())
-        with pytest.raises(FeatureError, match="'a' is in the store already"):
+        with pytest.raises(FeatureError, match="'a' is already in the store"):
             writer.add("a", regions())
 
 
@@ -239,8 +239,8 @@ def test_an_exception_keeps_what_was_added_and_leaves_the_store_incomplete(tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float32"}, "holds float16 features, cannot go on with float32"),
-        ({"extractor": {"name": "other"}}, "was begun with extractor"),
+        ({"dtype": "float32"}, "holds float16 features, cannot continue with float32"),
+        ({"extractor": {"name": "other"}}, "was made with extractor"),
     ],
 )
 def test_going_on_differently_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -118,7 +118,7 @@ def _missing(what: str, missing: list[str] | None, images: int, hint: str) -> st
 def vocab(
     path: Captions,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write, for example vocab.json.")],
-    threshold: Annotated[int, typer.Option(help="Keep words that occur at least so often.")] = 6,
+    threshold: Annotated[int, typer.Option(help="Keep words that occur at least this often.")] = 6,
     split: Annotated[str, typer.Option(help="Count the words of this split; 'all' counts all of them.")] = "train",
     tokens: Annotated[
         Tokens, typer.Option(help="file: words as the file gives them; plain: lower-case words of its raw text.")

@@ -51,15 +51,13 @@ def import_(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of the store; an import that was stopped goes on.")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the store; an interrupted import resumes.")],
     form: Annotated[Form, typer.Option("--format", help="Form of the source; auto looks at it.")] = Form.AUTO,
     dtype: Annotated[
         Dtype, typer.Option(help="How features are kept; int8 takes half of float16, scaled by region.")
     ] = Dtype.FLOAT16,
     max_regions: Annotated[
-        int | None, typer.Option(help="Keep the first so many regions of an image.", show_default="all")
+        int | None, typer.Option(help="Keep at most this many regions of an image.", show_default="all")
     ] = None,
     boxes: Annotated[
         Path | None, typer.Option(help="Folder with <id>.npy boxes, for features without.", show_default=False)
@@ -107,10 +105,10 @@ def _without_features(captions: Path, output: Path) -> list[str]:
 def _text(report: ImportReport, output: Path) -> str:
     lines = [f"imported    {report.imported:,} images into {output} ({report.form})"]
     if report.already_there:
-        lines.append(f"kept        {report.already_there:,} images that the store had already")
+        lines.append(f"kept        {report.already_there:,} images that were already in the store")
     if report.without_boxes:
         lines.append(
-            f"boxes       {report.without_boxes:,} images have none that can be used; theirs is the whole picture"
+            f"boxes       {report.without_boxes:,} images have no usable ones; the whole picture is used instead"
         )
     if report.left_out:
         lines.append(f"left out    {len(report.left_out):,} entries, all listed in {output / 'import-report.json'}")
@@ -136,7 +134,9 @@ def info(store: Store) -> None:
     typer.echo(f"regions     {regions:,} ({regions / max(1, len(opened)):.1f} an image)")
     typer.echo(f"features    {opened.dtype}, {opened.feature_dim} wide")
     typer.echo(f"size        {size / 1e6:,.1f} MB in {len(opened.shards):,} shards")
-    typer.echo(f"complete    {'yes' if opened.complete else 'no: its writer was interrupted; start it again to go on'}")
+    typer.echo(
+        f"complete    {'yes' if opened.complete else 'no: its writer was interrupted; start it again to continue'}"
+    )
     typer.echo(f"extractor   {json.dumps(opened.extractor, ensure_ascii=False)}")
 
 
@@ -160,6 +160,6 @@ def verify(store: Store) -> None:
         raise FeatureError(f"{store}: {len(faults):,} of {len(opened.shards):,} shards are damaged")
     if not opened.complete:
         raise FeatureError(
-            f"{store}: whole so far ({len(opened):,} images), but its writer was interrupted; start it again to go on"
+            f"{store}: incomplete ({len(opened):,} images so far are whole): its writer was interrupted; start it again"
         )
     typer.echo(f"{store}: {len(opened):,} images in {len(opened.shards):,} shards, all as they were written")

@@ -79,7 +79,7 @@ def build_vocabulary(captions: CaptionSet, split: str | None, *, threshold: int,
     Args:
         captions: as `load_captions` read them with `tokens`.
         split: what to count.
-        threshold: keep words that occur at least so often.
+        threshold: keep words that occur at least this often.
         tokens: how the captions were split into words.
     """
     where = "all splits" if split is None else f"split {split}"

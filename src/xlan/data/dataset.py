@@ -34,7 +34,7 @@ class CaptionDataset:
         vocab: words outside it become its unknown word.
         split: which images.
         max_words: words of a caption that are fed to the model.
-        max_regions: keep the first so many regions of an image (None: all). Detectors list the surest first.
+        max_regions: keep at most this many regions of an image (None: all). Detectors list the surest first.
         feature_dim: the width the model expects, checked here so that a run stops before it starts.
         missing: what to do with images that have no features: stop, or leave them out (listed in `missing`).
 

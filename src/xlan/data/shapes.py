@@ -102,7 +102,7 @@ def write_shapes(folder: str | os.PathLike[str], n: int, seed: int = 0, *, pictu
     `features/`.
 
     Args:
-        folder: made when it does not exist; a store that is there already is gone on with.
+        folder: created if needed; a store that already exists is continued.
         n: number of images.
         seed: which images.
         pictures: draw them too, as PNG files beside the captions.

@@ -44,7 +44,7 @@ class Summary:
         form: as it was found to be.
         images: number of images.
         captions: number of captions.
-        captions_per_image: how many images have so many captions.
+        captions_per_image: number of captions → number of images that have so many.
         splits: each split, the largest first.
         vocabulary: at several thresholds, counted on the training split if there is one, else on everything.
         counted_on: the split the vocabulary was counted on.

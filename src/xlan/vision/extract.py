@@ -25,7 +25,7 @@ class ExtractReport:
 
     Attributes:
         written: pictures whose features were added.
-        present: pictures the store had already.
+        present: pictures that were already in the store.
         bad: a line for every picture that was skipped, beginning with its name.
         seconds: time spent on `written` and `bad`.
     """

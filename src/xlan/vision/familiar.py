@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from xlan.errors import DataError, ShapeError, WeightsError
 from xlan.files import atomic_path
+from xlan.weights import read_tensors
 
 NEIGHBOURS = 10
 EXAMPLES = 1000
@@ -87,12 +87,7 @@ class Familiar:
             WeightsError: missing, damaged, or something else.
         """
         source = Path(path)
-        try:
-            if source.stat().st_size > MAX_BYTES:
-                raise WeightsError(f"{source}: more than the limit of {MAX_BYTES:,} bytes for such a file")
-            tensors = load_file(source)
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(f"{source}: cannot be read: {error}") from None
+        tensors, _ = read_tensors(source, max_bytes=MAX_BYTES)
         examples, near = tensors.get("examples"), tensors.get("near")
         if examples is None or near is None or examples.ndim != 2 or len(examples) <= NEIGHBOURS or near.shape != (1,):
             raise WeightsError(f"{source}: expected more than {NEIGHBOURS} examples [M, D] and one number 'near'")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from safetensors import SafetensorError, safe_open
 
 from xlan.errors import ModelError, WeightsError
 from xlan.files import file_sha256
@@ -23,6 +22,7 @@ from xlan.types import Regions
 from xlan.vision.image import original_size, square_pixels
 from xlan.vision.lite import SPECS
 from xlan.vision.regions import PreparedImage, grid_boxes
+from xlan.weights import read_tensors
 
 VISION_FORMAT = "xlan-vision"
 VISION_VERSION = 1
@@ -126,17 +126,7 @@ def read_vision(path: str | os.PathLike[str]) -> VisionFile:
         WeightsError: missing, damaged, or of another format.
     """
     source = Path(path)
-    try:
-        size = source.stat().st_size
-        if size > MAX_VISION_BYTES:
-            raise WeightsError(f"{source}: {size:,} bytes is more than any vision file has ({MAX_VISION_BYTES:,})")
-        with safe_open(source, framework="np") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise WeightsError(f"{source}: no such file") from None
-    except (OSError, SafetensorError, TypeError) as error:  # TypeError: a type that numpy does not have
-        raise WeightsError(f"{source}: is not a readable safetensors file: {error}") from None
+    tensors, header = read_tensors(source, max_bytes=MAX_VISION_BYTES)
     if header.get("format") != VISION_FORMAT or header.get("version") != str(VISION_VERSION):
         got = f"{header.get('format')} {header.get('version')}"
         raise WeightsError(f"{source}: expected a file of format {VISION_FORMAT} {VISION_VERSION}, got {got}")

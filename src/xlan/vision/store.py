@@ -7,7 +7,7 @@
 
 A shard is written under a temporary name, flushed, renamed, and only then named by the index, which is
 replaced in one step too. A writer killed at any moment therefore loses at most the shard it was filling; the
-next writer on the same folder goes on from there (`done_ids` says what it need not do again).
+next writer on the same folder continues from there (`done_ids` lists what it can skip).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ DEFAULT_SHARD_BYTES = 128 << 20
 
 
 class FeatureStoreWriter:
-    """Write features of images to a store, or go on with one that was begun.
+    """Write features of images to a new store, or continue an incomplete one.
 
     Args:
-        path: folder of the store; made when it does not exist. A folder with other things in it is refused.
+        path: folder of the store; created if needed. A folder with other files in it is refused.
         dtype: how features are kept. float16 halves the disk and is finer than what extractors resolve; int8 halves it
             again, with values that are off by up to a 510th of a region's range.
         shard_bytes: a shard is written when it holds this many bytes of features; also the memory that is
             needed.
-        extractor: what made the features (name, version, settings …), kept in the index. Going on with a
-            store that another extractor began is refused.
+        extractor: what made the features (name, version, settings …), kept in the index. Continuing a store
+            of another extractor is refused.
 
     Used as a context manager it closes itself; after an exception the features so far are kept and the store
     stays marked as incomplete.
@@ -85,7 +85,7 @@ class FeatureStoreWriter:
         self._lock: int | None = _claim(self.path)
         try:
             if (self.path / INDEX_NAME).exists():
-                self._go_on()
+                self._continue()
             else:
                 self._begin()
         except BaseException:
@@ -98,15 +98,15 @@ class FeatureStoreWriter:
             raise FeatureError(f"{self.path}: expected an empty folder or a feature store, but it holds {foreign[0]!r}")
         self._write_index(complete=False)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         store = FeatureStore(self.path)
-        if not len(store):  # begun, but nothing came of it
+        if not len(store):  # interrupted before the first shard
             return
         if store.dtype != self.dtype:
-            raise FeatureError(f"{self.path}: holds {store.dtype} features, cannot go on with {self.dtype}")
+            raise FeatureError(f"{self.path}: holds {store.dtype} features, cannot continue with {self.dtype}")
         if store.extractor != self.extractor:
             raise FeatureError(
-                f"{self.path}: was begun with extractor {store.extractor}, cannot go on with "
+                f"{self.path}: was made with extractor {store.extractor}, cannot continue with "
                 f"{self.extractor}; choose another folder"
             )
         self._width, self._shards, self._done = store.feature_dim, list(store.shards), set(store.ids)
@@ -117,7 +117,7 @@ class FeatureStoreWriter:
 
     @property
     def done_ids(self) -> frozenset[str]:
-        """Ids the store has already, from this writer and from those before it."""
+        """Ids that are already in the store, from this writer and from those before it."""
         return frozenset(self._done)
 
     def __contains__(self, image_id: object) -> bool:
@@ -130,7 +130,7 @@ class FeatureStoreWriter:
         """Add the features of one image (`[N, D]`, N at least 1, D the same for all images of the store).
 
         Raises:
-            FeatureError: the id is there already, or the arrays are not what `Regions` says; the store is
+            FeatureError: the id is already in the store, or the arrays are not what `Regions` says; the store is
                 then as if `add` had not been called.
         """
         if self._closed:
@@ -142,7 +142,7 @@ class FeatureStoreWriter:
                 f"image id {image_id!r} is not Unicode text (a file name in an old encoding?); rename it"
             )
         if image_id in self._done:
-            raise FeatureError(f"image {image_id!r} is in the store already")
+            raise FeatureError(f"image {image_id!r} is already in the store")
         checked = check_regions(regions, image_id=image_id, dtype=self.dtype, width=self._width)
         self._width = int(checked.features.shape[1])
         self._done.add(image_id)
@@ -214,7 +214,7 @@ class FeatureStore:
     """A feature store opened for reading; `store[image_id]` gives `Regions`, views of the mapped files.
 
     A store may be pickled to worker processes (each maps the files itself), inherited by forked ones, and
-    read while a writer goes on with it (the reader sees what was there when it opened).
+    read while a writer adds to it (the reader sees what was there when it opened).
 
     Raises:
         FeatureError: the folder is not a store, or a shard is missing, truncated or foreign.

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from xlan.errors import ShapeError, WeightsError
 from xlan.files import atomic_path
 from xlan.types import Regions
+from xlan.weights import read_tensors
 
 MAX_BYTES = 64 << 20
 
@@ -82,14 +82,11 @@ class WordHead:
             WeightsError: missing, damaged, or something else.
         """
         source = Path(path)
+        tensors, header = read_tensors(source, max_bytes=MAX_BYTES)
         try:
-            if source.stat().st_size > MAX_BYTES:
-                raise WeightsError(f"{source}: more than the limit of {MAX_BYTES:,} bytes for such a file")
-            with safe_open(source, framework="np") as file:
-                words = json.loads((file.metadata() or {}).get("words", "null"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, ValueError) as error:
-            raise WeightsError(f"{source}: cannot be read: {error}") from None
+            words = json.loads(header.get("words", "null"))
+        except ValueError as error:
+            raise WeightsError(f"{source}: its words cannot be read: {error}") from None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise WeightsError(f"{source}: expected a list of words in its header")
         if set(tensors) != {"weight", "bias"} or not all(np.isfinite(tensor).all() for tensor in tensors.values()):

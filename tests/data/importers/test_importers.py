@@ -292,7 +292,7 @@ def test_bad_lines_of_a_tsv_are_listed(tmp_path: Path) -> None:
     assert list(store) == ["good"]
     assert [bad.where for bad in report.left_out] == [f"{path}, line {n}" for n in range(2, 13)]
     expected = [
-        "image 'good' was there before in the same source",
+        "image 'good' appears twice in the source",
         "expected 6 columns (or LXMERT's 10), got 3",
         "says 2 boxes, but has 3 boxes and 15 numbers",
         "says 0 boxes, but has 0 boxes and 0 numbers",

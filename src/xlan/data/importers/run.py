@@ -1,7 +1,7 @@
 """Import feature files of any known form into a feature store.
 
 Entries that cannot be used are counted and listed with their reasons in `import-report.json` inside the
-store; nothing is left out silently. An import that was stopped goes on where it was when it is started again.
+store; nothing is skipped silently. An interrupted import resumes when it is started again.
 Memory is that of one shard and a few images, whatever the size of the source.
 """
 
@@ -109,10 +109,10 @@ def import_features(
 
     Args:
         source: file or folder.
-        store: folder of the store; an import that was stopped is gone on with.
+        store: folder of the store; an interrupted import resumes.
         form: of the source; "auto" looks at it.
         dtype: of the stored features.
-        max_regions: keep the first so many regions of an image (None: all).
+        max_regions: keep at most this many regions of an image (None: all).
         boxes: folder with `<id>.npy` boxes, for features that come without.
         shard_bytes: size of a shard.
         threads: readers for folders; None for as many as pays.
@@ -165,7 +165,7 @@ def _unseen(source: Source, before: frozenset[str], report: ImportReport) -> Ite
 
 def _add(writer: FeatureStoreWriter, entry: Entry, found: Found, max_regions: int | None, report: ImportReport) -> None:
     if entry.image_id in writer:
-        report.left_out.append(Bad(entry.where, f"image {entry.image_id!r} was there before in the same source"))
+        report.left_out.append(Bad(entry.where, f"image {entry.image_id!r} appears twice in the source"))
         return
     try:
         regions, usable_boxes = to_regions(found, max_regions=max_regions)
