@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +14,11 @@ from xlan.confidence.calibration import Calibration
 from xlan.data.captions import load_captions
 from xlan.data.records import feature_key
 from xlan.errors import DataError, ModelError
-from xlan.files import read_text
+from xlan.files import file_sha256, read_text, sync_folder
 from xlan.model.spec import TransformerSpec, XLANSpec, describe
 from xlan.pretrained import (
     CALIBRATION,
+    DETECTOR,
     FAMILIAR,
     MAX_CARD_BYTES,
     VISION,
@@ -63,9 +67,10 @@ OTHERS = (
 
 def pack_model(
     model: str | os.PathLike[str],
-    vision: str | os.PathLike[str],
+    vision: str | os.PathLike[str] | None,
     output: str | os.PathLike[str],
     *,
+    detector: str | os.PathLike[str] | None = None,
     dtype: torch.dtype | None = None,
     familiar: Familiar | None = None,
     words: str | os.PathLike[str] | None = None,
@@ -76,8 +81,9 @@ def pack_model(
 
     Args:
         model: a model directory, as training leaves it.
-        vision: the `vision.safetensors` with which its features were extracted.
+        vision: the `vision.safetensors` with which its features were extracted; None with a detector that has its own.
         output: the model directory to write.
+        detector: the detector directory with which its features were extracted, if it was one.
         dtype: store the weights in this type; default: as they are.
         familiar: what its training pictures look like, see `familiar_pictures`; default: what `model` says, if it does.
         words: the `words.safetensors` that `xlan adapt` wrote beside `vision`, as evidence for confidence.
@@ -93,13 +99,18 @@ def pack_model(
     """
     _check_output(output, replace=replace)
     trained = read_model_directory(model, verify=True)
-    width = read_vision(vision).settings.feature_dim
-    if width != trained.spec.feature_dim:
-        raise ModelError(
-            f"{vision}: makes features {width} wide, {model} was trained on {trained.spec.feature_dim}; "
-            "give the network with which its features were extracted"
-        )
-    extras: dict[str, os.PathLike[str] | str | bytes] = {**trained.extras, VISION: vision}
+    if vision is None and detector is None:
+        raise ModelError("give the vision network or the detector with which the features were extracted")
+    width = trained.spec.feature_dim
+    for source, made in _widths(vision, detector):
+        if made != width:
+            raise ModelError(
+                f"{source}: makes features {made} wide, {model} was trained on {width}; "
+                "give the network with which its features were extracted"
+            )
+    extras: dict[str, os.PathLike[str] | str | bytes] = dict(trained.extras)
+    if vision is not None:
+        extras[VISION] = vision
     if familiar is not None:
         extras[FAMILIAR] = familiar.to_bytes()
     if words is not None:
@@ -114,7 +125,8 @@ def pack_model(
     save_pretrained(
         output, trained.spec, weights, trained.vocabulary, card=text, dtype=dtype, extras=extras, features=features
     )
-    return sorted(extras)
+    _put_detector(Path(output), detector)
+    return sorted([*extras, *([DETECTOR] if detector is not None else [])])
 
 
 def calibrate_model(model: str | os.PathLike[str], calibration: Calibration) -> None:
@@ -136,6 +148,35 @@ def calibrate_model(model: str | os.PathLike[str], calibration: Calibration) -> 
         },
         features=found.features,
     )
+
+
+def _widths(
+    vision: str | os.PathLike[str] | None, detector: str | os.PathLike[str] | None
+) -> Iterator[tuple[str | os.PathLike[str], int]]:
+    if vision is not None:
+        yield vision, read_vision(vision).settings.feature_dim
+    if detector is not None:
+        from xlan.vision.detector.directory import feature_width
+
+        yield detector, feature_width(detector)
+
+
+def _put_detector(output: Path, detector: str | os.PathLike[str] | None) -> None:
+    """Copy a detector into a model directory, without its backbone where that is the model's own."""
+    shutil.rmtree(output / DETECTOR, ignore_errors=True)
+    if detector is None:
+        return
+    own = file_sha256(output / VISION) if (output / VISION).is_file() else None
+    temporary = Path(tempfile.mkdtemp(prefix=".detector.", suffix=".tmp", dir=output))
+    try:
+        for file in sorted(Path(detector).iterdir()):
+            if file.is_file() and not (file.name == VISION and file_sha256(file) == own):
+                shutil.copyfile(file, temporary / file.name)
+        temporary.chmod(0o755)
+        temporary.rename(output / DETECTOR)
+        sync_folder(output)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def familiar_pictures(

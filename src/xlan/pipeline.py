@@ -65,6 +65,7 @@ class Captioner:
         engine: EngineName = "auto",
         device: str = "cpu",
         threads: int | None = None,
+        detector: str | os.PathLike[str] | None = None,
     ) -> Captioner:
         """Load a model directory; without one, the model that ships with the package.
 
@@ -73,13 +74,15 @@ class Captioner:
             engine: `onnx`, `torch`, or `auto`: onnx where it is installed and can compute this model on this device.
             device: where to compute, pictures and words alike: `cpu`, `cuda`, `cuda:1`, `mps`.
             threads: how many threads compute; None leaves it to the engine.
+            detector: a detector directory that makes the regions, for models trained on its features.
 
         Raises:
             ModelError: no such directory, or it is not one, or the package came without a model.
         """
         if directory is None and not SHIPPED.is_dir():
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
-        found = load(SHIPPED if directory is None else directory, engine=engine, device=device, threads=threads)
+        source = SHIPPED if directory is None else directory
+        found = load(source, engine=engine, device=device, threads=threads, detector=detector)
         return cls(found.engine, found.vocabulary, found.extractor, found.judge)
 
     @overload

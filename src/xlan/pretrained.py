@@ -43,6 +43,7 @@ FORMAT = 1
 CONFIG, WEIGHTS, VOCAB, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 VISION, FAMILIAR = "vision.safetensors", "familiar.safetensors"
 WORD_HEAD, CALIBRATION = "words.safetensors", "confidence.json"
+DETECTOR = "detector"  # a folder in a model directory: the detector whose regions the model was trained on
 EXTRAS = (VISION, FAMILIAR, WORD_HEAD, CALIBRATION)  # files that a model directory may have
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CARD_BYTES = 1 << 20

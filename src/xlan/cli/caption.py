@@ -66,6 +66,9 @@ def caption(
         Path | None,
         typer.Option(metavar="DIR", help="Also write a page per picture into DIR that shows where the model looked."),
     ] = None,
+    detector: Annotated[
+        Path | None, typer.Option(help="Detector directory whose regions the model takes, such as bottom-up attention.")
+    ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
     batch: Annotated[int, typer.Option(help="Pictures per call of the model.", min=1, max=1024)] = 16,
     threads: Annotated[int, typer.Option(help="Threads that open pictures meanwhile.", min=1, max=256)] = 2,
@@ -84,7 +87,7 @@ def caption(
 
     # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who captions a folder.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    captioner = Captioner.from_pretrained(model, engine=engine.engine, threads=leave_a_core())
+    captioner = Captioner.from_pretrained(model, engine=engine.engine, threads=leave_a_core(), detector=detector)
     captioner.check(options)
     write: Write = _write_json if as_lines_of_json else _plain_writer(options, named=not _is_one_picture(paths))
     with contextlib.ExitStack() as stack:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Finished, but some pictures could not be used: neither success nor a failure of the run.
 EXIT_SOME_BAD = 3
+# Pictures for bottom-up attention are kept as floats, 7 MB each: more than a few would only fill the memory.
+_DETECTOR_BATCH = 4
 
 
 def extract(
@@ -30,6 +32,15 @@ def extract(
     vision: Annotated[
         Path | None, typer.Option(help="Adapted network, a vision.safetensors, instead of --network.")
     ] = None,
+    detector: Annotated[
+        Path | None, typer.Option(help="Detector directory (see `xlan import-detector`) instead of a grid.")
+    ] = None,
+    regions: Annotated[
+        str | None, typer.Option(help="Of --detector: regions of a picture, 36 or 10-100; by default as it says.")
+    ] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Of --detector, if it is a small one: its grid cells besides the regions.")
+    ] = False,
     onnx: Annotated[
         Path | None, typer.Option(help="Detector in an ONNX file (outputs boxes, features, scores) instead of a grid.")
     ] = None,
@@ -84,6 +95,10 @@ def extract(
     from xlan.vision.sources import find_pictures
     from xlan.vision.store import FeatureStoreWriter
 
+    if detector is None and (regions is not None or grid):
+        raise typer.BadParameter("has an effect only together with --detector DIR", param_hint="--regions, --grid")
+    if detector is not None and onnx is not None:
+        raise typer.BadParameter("give one of --detector and --onnx", param_hint="--detector")
     # Decoders warn about broken EXIF and odd palettes; nobody who extracts a folder can do anything about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     if dtype not in FEATURE_DTYPES:
@@ -101,7 +116,10 @@ def extract(
         there = ", ".join(sorted({picture.split or "none" for picture in found}))
         raise DataError(f"no pictures found in {where}" + (f"; splits found: {there}" if split and found else ""))
     extractor: RegionExtractor
-    if onnx is not None:
+    if detector is not None:
+        extractor = _from_directory(detector, vision, regions, grid)
+        batch = min(batch, _DETECTOR_BATCH)
+    elif onnx is not None:
         extractor = _detector(onnx, pixels=onnx_pixels, input_size=input_size)
     else:
         changes = {"input_size": input_size, "cells": cells, "levels": _levels(levels), "image_region": image_region}
@@ -146,6 +164,13 @@ def _grid(network: str, vision: Path | None, changes: dict[str, Any]) -> RegionE
     if vision is not None:
         return GridExtractor.load(vision, **changes)
     return GridExtractor.imagenet(GridSettings(network=network, **changes))
+
+
+def _from_directory(directory: Path, vision: Path | None, regions: str | None, grid: bool) -> RegionExtractor:
+    from xlan.cli.import_detector import parse_regions
+    from xlan.vision.detector.directory import load_detector
+
+    return load_detector(directory, regions=parse_regions(regions), grid=grid, vision=vision)
 
 
 def _detector(path: Path, *, pixels: bool, input_size: int | None) -> RegionExtractor:

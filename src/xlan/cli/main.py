@@ -20,6 +20,7 @@ from xlan.cli import (
     compare,
     confidence,
     data,
+    detect,
     detector,
     doctor,
     evaluate,
@@ -66,6 +67,7 @@ def _options(
 app.command("adapt")(adapt.adapt)
 app.command("caption")(caption.caption)
 app.command("compare")(compare.compare)
+app.command("detect")(detect.detect)
 app.command("doctor")(doctor.doctor)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)

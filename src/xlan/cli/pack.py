@@ -10,10 +10,13 @@ import typer
 
 def pack(
     model: Annotated[Path, typer.Argument(help="Trained model directory, for example out/coco-mini/xlan_scst/best.")],
-    vision: Annotated[
-        Path, typer.Option(help="The vision.safetensors with which `xlan features extract` made its features.")
-    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model directory to write.")],
+    vision: Annotated[
+        Path | None, typer.Option(help="The vision.safetensors with which `xlan features extract` made its features.")
+    ] = None,
+    detector: Annotated[
+        Path | None, typer.Option(help="The detector directory with which `xlan features extract` made its features.")
+    ] = None,
     half: Annotated[
         bool, typer.Option("--half/--full", help="Store weights as float16 (half the size), or as they are.")
     ] = True,
@@ -33,12 +36,14 @@ def pack(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model directory that already exists.")] = False,
 ) -> None:
-    """Join a trained model and its vision network, so that `xlan caption --model OUTPUT` takes pictures.
+    """Join a trained model and its vision network or detector, so that `xlan caption --model OUTPUT` takes pictures.
 
     What MODEL knows of its training pictures is kept unless --features gives it anew.
     """
     if captions is not None and features is None:
         raise typer.BadParameter("has an effect only together with --features STORE", param_hint="--captions")
+    if vision is None and detector is None:
+        raise typer.BadParameter("give --vision FILE, --detector DIR or both", param_hint="--vision")
     import torch
 
     from xlan.packing import familiar_pictures, pack_model, read_card
@@ -47,11 +52,12 @@ def pack(
         model,
         vision,
         output,
+        detector=detector,
         dtype=torch.float16 if half else None,
         familiar=None if features is None else familiar_pictures(features, captions=captions),
         words=words,
         card="" if card is None else read_card(card),
         replace=force,
     )
-    megabytes = sum(file.stat().st_size for file in output.iterdir()) / 1e6
+    megabytes = sum(file.stat().st_size for file in output.rglob("*") if file.is_file()) / 1e6
     typer.echo(f"{output}: {megabytes:.1f} MB with {', '.join(extras)}; try: xlan caption --model {output} PHOTO")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -18,6 +18,7 @@ from xlan.export.captioner import RECIPES, captioner_graphs
 from xlan.model.spec import spec_to_dict
 from xlan.pretrained import (
     CALIBRATION,
+    DETECTOR,
     FAMILIAR,
     VISION,
     WEIGHTS,
@@ -57,6 +58,7 @@ def load(
     engine: EngineName = "auto",
     device: str = "cpu",
     threads: int | None = None,
+    detector: str | os.PathLike[str] | None = None,
 ) -> Loaded:
     """Read a model directory.
 
@@ -66,6 +68,8 @@ def load(
             CPU where onnxruntime is installed and knows the architecture, else torch. All give the same captions.
         device: where to compute: `cpu`, `cuda`, `cuda:1`, `mps`.
         threads: how many threads compute; None leaves it to the engine.
+        detector: a detector directory whose regions the model is given; None takes the one in the model directory, if
+            it has one, and its grid otherwise. Detectors compute with torch on the CPU, whatever the engine.
 
     Raises:
         ModelError: not a model directory, or the device cannot be used here.
@@ -78,8 +82,28 @@ def load(
     found = read_model_directory(directory)
     fits = device == "cpu" and type(found.spec) in RECIPES
     if engine == "onnx" or (engine == "auto" and fits and is_installed("onnxruntime")):
-        return _onnx(found, threads)
-    return _torch(found, device, threads)
+        loaded = _onnx(found, threads)
+    else:
+        loaded = _torch(found, device, threads)
+    if detector is None and not (found.path / DETECTOR).is_dir():
+        return loaded
+    return replace(loaded, extractor=_detector(found, found.path / DETECTOR if detector is None else detector))
+
+
+def _detector(found: ModelDirectory, directory: str | os.PathLike[str]) -> RegionExtractor:
+    try:
+        from xlan.vision.detector.directory import detector_options, load_detector
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("a detector", "train") from None
+    extractor = load_detector(directory, vision=found.extras.get(VISION), **detector_options(found.features))
+    if extractor.feature_dim != found.spec.feature_dim:
+        raise ModelError(
+            f"{directory}: makes features {extractor.feature_dim} wide, {found.path} was trained on "
+            f"{found.spec.feature_dim}; give the detector with which its features were extracted"
+        )
+    return extractor
 
 
 def is_installed(package: str) -> bool:

@@ -49,6 +49,26 @@ class Detections:
         return result
 
 
+def selected(found: Detections, index: npt.NDArray[np.int64]) -> Detections:
+    """Some of the detections, in the order of `index`."""
+    regions = found.regions
+    chosen = Regions(
+        regions.features[index],
+        regions.boxes[index],
+        None if regions.scores is None else regions.scores[index],
+        width=regions.width,
+        height=regions.height,
+    )
+    numbers = index.tolist()
+    return Detections(
+        chosen,
+        found.classes[index],
+        tuple(found.names[i] for i in numbers),
+        None if found.attributes is None else tuple(found.attributes[i] for i in numbers),
+        None if found.attribute_scores is None else found.attribute_scores[index],
+    )
+
+
 class Detector(RegionExtractor, Protocol):
     """An extractor whose regions have names."""
 

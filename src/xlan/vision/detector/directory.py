@@ -30,9 +30,10 @@ from xlan.vision.detector.conventions import Convention
 from xlan.vision.detector.detections import Detector
 from xlan.vision.detector.extractor import BottomUpExtractor
 from xlan.vision.detector.lite import LiteDetector, LiteDetectorSpec, LiteHeads
-from xlan.vision.detector.lite_extractor import LiteExtractor, LiteSelection
+from xlan.vision.detector.lite_extractor import LITE_EXTRACTOR, LiteExtractor, LiteSelection
 from xlan.vision.grid import load_vision, save_vision
 from xlan.vision.grid_settings import GridSettings
+from xlan.vision.lite import SPECS
 from xlan.weights import compare_weights
 
 FORMAT = 1
@@ -77,12 +78,11 @@ def save_directory(
     write_json(target / CONFIG, {"format": FORMAT, "kind": kind, "file": file, **settings})
 
 
-def read_directory(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor], str]:
-    """Settings, weights and a name for them.
+def read_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `detector.json` says.
 
     Raises:
         ModelError: not a detector directory, or of another format.
-        WeightsError: the weights are missing, damaged, or hold values that are not finite.
     """
     source = Path(directory)
     if not is_detector_directory(source):
@@ -94,7 +94,18 @@ def read_directory(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], d
         raise ModelError(
             f"{source / CONFIG}: format {settings.get('format')!r}, this version of xlan reads format {FORMAT}"
         )
-    weights = _read_weights(source / WEIGHTS, settings["file"])
+    return settings
+
+
+def read_directory(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+    """Settings, weights and a name for them.
+
+    Raises:
+        ModelError: not a detector directory, or of another format.
+        WeightsError: the weights are missing, damaged, or hold values that are not finite.
+    """
+    settings = read_settings(directory)
+    weights = _read_weights(Path(directory) / WEIGHTS, settings["file"])
     return settings, weights, f"sha256:{str(settings['file'].get('sha256'))[:16]}"
 
 
@@ -221,6 +232,30 @@ def load_detector(
         attributes=_names(settings, "attributes", what),
         weights_name=name,
     )
+
+
+def detector_options(features: Mapping[str, Any]) -> dict[str, Any]:
+    """How `load_detector` makes the regions that a store or model was made with.
+
+    Args:
+        features: description of the extractor (`FeatureStore.extractor`, `ModelDirectory.features`); empty if unknown.
+    """
+    kind = features.get("extractor")
+    if kind not in (BOTTOM_UP, LITE_EXTRACTOR):
+        return {}
+    rule = features if kind == LITE_EXTRACTOR else features.get("selection", {})
+    options = {name: rule[name] for name in ("confidence", "grid") if name in rule}
+    if "fewest" in rule and "most" in rule:
+        options["regions"] = (rule["fewest"], rule["most"])
+    return options
+
+
+def feature_width(directory: str | os.PathLike[str]) -> int:
+    """How wide the features of a detector directory are, without reading its weights."""
+    settings, what = read_settings(directory), str(Path(directory) / CONFIG)
+    if settings.get("kind") == LITE:
+        return SPECS[LiteDetectorSpec.from_dict(settings.get("spec", {}), what=what).network].head
+    return BottomUpSpec.from_dict(settings.get("spec", {}), what=what).feature_dim
 
 
 def _load_lite(

@@ -49,6 +49,7 @@ class LiteSelection:
 # Far below any confidence that is shown, but not so low that the suppression sees thousands of boxes.
 _LEAST_SCORE = 0.005
 _PER_PASS = 4
+LITE_EXTRACTOR = "lite-detector"  # what descriptions of features call it
 
 
 class LiteExtractor:
@@ -83,7 +84,7 @@ class LiteExtractor:
         """Settings and weights, as JSON values."""
         spec = self.detector.spec
         sizes = {"network": spec.network, "input_size": spec.input_size}
-        return {"extractor": "lite-detector", "weights": self.weights_name, **sizes, **asdict(self.selection)}
+        return {"extractor": LITE_EXTRACTOR, "weights": self.weights_name, **sizes, **asdict(self.selection)}
 
     def prepare(self, image: Image.Image) -> PreparedImage:
         """Squash an upright RGB image to the input size."""

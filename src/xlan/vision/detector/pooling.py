@@ -1,6 +1,6 @@
 """Regions of a map → maps of one size: the maximum of each cell (RoIPool), or an average of samples (RoIAlign).
 
-Both work on any device and need no compiled extension. RoIs are rows `image x0 y0 x1 y1`, in the pixels of the
+Neither needs a compiled extension. RoIs are rows `image x0 y0 x1 y1`, in the pixels of the
 network's input; `scale` (1 / stride) brings them to the map.
 """
 
