@@ -53,7 +53,7 @@ def test_images_can_be_ranked_by_another_score(files: list[str]) -> None:
     outcome = run(*files, "--metrics", "bleu", "--samples", "20", "--by", "bleu-4")
     assert "where they differ most (BLEU-4)" in outcome.stdout
     wrong = run(*files, "--metrics", "bleu", "--samples", "20")
-    assert "--by takes one of the scores that were asked for (BLEU-1" in str(wrong.exception)
+    assert "--by expects one of the requested scores (BLEU-1" in str(wrong.exception)
 
 
 def test_brackets_in_names_are_printed_not_obeyed(tmp_path: Path) -> None:

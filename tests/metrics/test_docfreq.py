@@ -124,5 +124,5 @@ def test_pairs_pointing_outside_are_refused(tmp_path: Path) -> None:
     arrays = load_file(tmp_path / "df")
     arrays["pairs_3"][-1] = 1 << 60
     save_file(arrays, tmp_path / "df", metadata=METADATA)
-    with pytest.raises(DataError, match="pairs_3 points outside the table"):
+    with pytest.raises(DataError, match="pairs_3 refers to entries outside the table"):
         DocumentFrequencies.load(tmp_path / "df")

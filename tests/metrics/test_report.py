@@ -109,18 +109,18 @@ def test_records_of_images_have_scores_and_facts() -> None:
 
 def test_empty_captions_are_pointed_out() -> None:
     report = evaluate({1: " . ", 2: "cats"}, REFERENCES, metrics=["rouge"])
-    assert report.warnings == ["1 of 2 captions are empty, and are scored as such: 1"]
+    assert report.warnings == ["1 of 2 captions are empty and are scored as empty: 1"]
     assert report.statistics.empty == 1
 
 
 def test_cider_of_one_image_is_pointed_out() -> None:
     report = evaluate({1: "a dog"}, REFERENCES, metrics=["cider"])
     assert report.scores["CIDEr"].value == 0
-    assert "of a single image it is always 0" in report.warnings[0]
+    assert "CIDEr of a single image is always 0" in report.warnings[0]
 
 
 @pytest.mark.parametrize(
-    ("metrics", "message"), [(["blue"], "no metric 'blue'; choose from: bleu, meteor"), ([], "no metric was asked for")]
+    ("metrics", "message"), [(["blue"], "no metric 'blue'; choose from: bleu, meteor"), ([], "no metric was requested")]
 )
 def test_unknown_metrics_are_named(metrics: list[str], message: str) -> None:
     with pytest.raises(MetricError, match=message):

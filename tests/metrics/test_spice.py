@@ -202,8 +202,8 @@ def test_without_the_native_library_it_runs_without_the_cache(fake: Spice) -> No
     [
         ("throw", r"SPICE stopped: exit status 1, .*IllegalStateException: on purpose"),
         ("memory", r"too little memory with -Xmx128m \(.*Java heap space"),
-        ("silent", r"no usable answer \(.*no such file"),
-        ("answer not json", r"no usable answer \(.*not valid JSON"),
+        ("silent", r"no valid output \(.*no such file"),
+        ("answer not json", r"no valid output \(.*not valid JSON"),
     ],
 )
 def test_failures_are_one_line_and_never_a_score(fake: Spice, order: str, message: str) -> None:

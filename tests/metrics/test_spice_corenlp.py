@@ -195,7 +195,7 @@ def test_an_interrupted_download_goes_on_where_it_stopped(
 ) -> None:
     url, handler = server
     handler.cut = 1000
-    with pytest.raises(MetricError, match=r"type the command again to go on"):
+    with pytest.raises(MetricError, match=r"run the command again to resume"):
         download(url, tmp_path / "x.zip", progress=nothing)
     assert not (tmp_path / "x.zip").exists()
     handler.cut = None
@@ -249,7 +249,7 @@ def test_servers_that_refuse_or_are_not_there(tmp_path: Path, server: tuple[str,
     ("url", "sha256", "message"),
     [
         ("ftp://example.org/x.zip", None, "expected an https, http or file address"),
-        ("http://example.org/x.zip", None, "plain http download; use https or give --sha256"),
+        ("http://example.org/x.zip", None, "plain http download can be altered in transit; use https or give --sha256"),
         ("https://example.org/x.zip", "abc", "expected 64 hexadecimal digits, got 3"),
     ],
 )

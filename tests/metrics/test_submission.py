@@ -62,7 +62,7 @@ def test_ids_are_checked_against_the_lists(files: dict[str, Path], tmp_path: Pat
     ("images", "message"),
     [
         ([{"id": 1}, {"id": 2}, {"id": 3}], "1 images of val2014 have no caption: 3"),
-        ([{"id": 1}], "1 captions are of images not in val2014: 2"),
+        ([{"id": 1}], "1 captions belong to images that are not in val2014: 2"),
         ([{"id": "1"}], "expected a COCO file with images that have a number as id"),
     ],
 )
@@ -81,7 +81,7 @@ def test_ids_that_do_not_match_are_named(
         (VAL[:1], "val2014 has 2 images, got captions of 1"),
         ([*VAL, VAL[0]], "several for image 2"),
         ([VAL[0], {"image_id": 1, "caption": "  "}], "1 captions are empty: image 1"),
-        ([VAL[0], {"image_id": "a.jpg", "caption": "a"}], "the server knows images by number, got a.jpg"),
+        ([VAL[0], {"image_id": "a.jpg", "caption": "a"}], "the server expects image numbers, got a.jpg"),
     ],
 )
 def test_what_the_server_would_refuse_is_refused(
@@ -94,7 +94,7 @@ def test_what_the_server_would_refuse_is_refused(
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "x" * 65, ".x"])
 def test_names_that_cannot_be_file_names_are_refused(files: dict[str, Path], tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="goes into file names"):
+    with pytest.raises(DataError, match="is used in file names"):
         write_submission(files, name=name, folder=tmp_path / "out")
 
 

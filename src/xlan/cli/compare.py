@@ -87,7 +87,7 @@ def compare(
     a, b = reports
     spelled = {name.lower(): name for name in a.scores}
     if images and by.lower() not in spelled:
-        raise MetricError(f"--by takes one of the scores that were asked for ({', '.join(a.scores)}), got {by!r}")
+        raise MetricError(f"--by expects one of the requested scores ({', '.join(a.scores)}), got {by!r}")
     outcome = compare_reports(a, b, samples=samples, seed=seed, confidence=confidence)
     differ = largest_differences(a, b, metric=spelled[by.lower()], count=images) if images else []
     by = spelled.get(by.lower(), by)

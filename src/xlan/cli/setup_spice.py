@@ -26,7 +26,7 @@ def setup_spice(
 ) -> None:
     """Set up Stanford CoreNLP 3.6.0 for SPICE: a download of 536 MB, once.
 
-    An interrupted download goes on where it stopped when the command is typed again. CoreNLP is under the GNU General
+    An interrupted download resumes when the command is run again. CoreNLP is under the GNU General
     Public License and stays outside xlan, in your own data folder. SPICE also needs Java 8 to 21.
     """
     from xlan.errors import MetricError

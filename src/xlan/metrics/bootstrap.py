@@ -94,7 +94,7 @@ def compare_groups(
     if not first or not second:
         raise MetricError("a comparison needs at least one set of captions on each side")
     if any(report.images != first[0].images for report in (*first, *second)):
-        raise MetricError("a paired comparison needs both sets to caption the same images")
+        raise MetricError("both sets must caption the same images")
     if samples < 10 or not 0 < confidence < 1:
         raise MetricError(f"expected at least 10 samples and a confidence between 0 and 1, got {samples}, {confidence}")
     names = [name for name in first[0].scores if all(name in report.scores for report in (*first, *second))]

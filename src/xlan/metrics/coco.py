@@ -339,8 +339,8 @@ def pair(
     missing = [image for image in wanted if image not in name_of]
     if missing and not subset:
         raise DataError(
-            f"{len(missing):,} of {len(wanted):,} images have no caption: {some(missing)}; scores of a part cannot be "
-            "compared with scores of the whole (--subset scores the part all the same)"
+            f"{len(missing):,} of {len(wanted):,} images have no caption: {some(missing)}; scores of a subset cannot "
+            "be compared with scores of the whole set (--subset computes them anyway)"
         )
     present = {name_of[image]: list(texts) for image, texts in wanted.items() if image in name_of}
     return {name: results[name] for name in present}, present

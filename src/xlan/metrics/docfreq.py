@@ -216,7 +216,7 @@ def _check_arrays(
         if array.dtype != np.int64 or array.ndim != 1 or (np.diff(array) <= 0).any():
             raise DataError(f"{path}: pairs_{order + 2} should be ascending int64")
         if array.size and not 0 <= array[0] <= array[-1] < sizes[order] * vocabulary_size:
-            raise DataError(f"{path}: pairs_{order + 2} points outside the table")
+            raise DataError(f"{path}: pairs_{order + 2} refers to entries outside the table")
 
 
 def _check_tree_fits(vocabulary_size: int) -> None:

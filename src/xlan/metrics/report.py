@@ -267,7 +267,7 @@ def _check_names(names: Sequence[str]) -> list[str]:
         if name not in METRICS:
             raise MetricError(f"there is no metric {name!r}; choose from: {', '.join(METRICS)}")
     if not names:
-        raise MetricError(f"no metric was asked for; choose from: {', '.join(METRICS)}")
+        raise MetricError(f"no metric was requested; choose from: {', '.join(METRICS)}")
     return [name for name in METRICS if name in names]
 
 
@@ -293,7 +293,7 @@ def _warnings(tokenised: Mapping[ImageId, str], wanted: Sequence[str]) -> list[s
     empty = [image for image, caption in tokenised.items() if not caption]
     lines = []
     if empty:
-        lines.append(f"{len(empty):,} of {len(tokenised):,} captions are empty, and are scored as such: {some(empty)}")
+        lines.append(f"{len(empty):,} of {len(tokenised):,} captions are empty and are scored as empty: {some(empty)}")
     if len(tokenised) == 1 and "cider" in wanted:
-        lines.append("CIDEr weighs words by how many images use them: of a single image it is always 0")
+        lines.append("CIDEr weighs words by how many images use them, so the CIDEr of a single image is always 0")
     return lines

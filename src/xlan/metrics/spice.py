@@ -179,15 +179,15 @@ def _read_answer(path: Path, count: int, outcome: Outcome) -> list[float]:
     try:
         answer = read_json(path, max_bytes=_MAX_ANSWER_BYTES)
     except DataError as error:
-        raise MetricError(f"SPICE gave no usable answer ({error}): {_reason(outcome, '')}") from None
+        raise MetricError(f"SPICE gave no valid output ({error}): {_reason(outcome, '')}") from None
     if not isinstance(answer, list) or len(answer) != count:
         got = f"{len(answer)} entries" if isinstance(answer, list) else type(answer).__name__
-        raise MetricError(f"SPICE gave no usable answer: expected a list of {count}, got {got}")
+        raise MetricError(f"SPICE gave no valid output: expected a list of {count}, got {got}")
     scores: dict[int, float] = {}
     for entry in answer:
         number, score = _entry(entry)
         if number is None or score is None or not 0 <= number < count or number in scores:
-            raise MetricError(f"SPICE gave no usable answer: unexpected entry {json.dumps(entry)[:200]}")
+            raise MetricError(f"SPICE gave no valid output: unexpected entry {json.dumps(entry)[:200]}")
         scores[number] = score
     return [scores[number] for number in range(count)]
 

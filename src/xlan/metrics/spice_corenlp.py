@@ -157,7 +157,7 @@ def check_url(url: str, sha256: str | None) -> None:
     if parts.scheme not in ("https", "http", "file"):
         raise MetricError(f"{url}: expected an https, http or file address")
     if parts.scheme == "http" and sha256 is None and parts.hostname not in _LOOPBACK:
-        raise MetricError(f"{url}: anybody on the way can change a plain http download; use https or give --sha256")
+        raise MetricError(f"{url}: a plain http download can be altered in transit; use https or give --sha256")
     if sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
         raise MetricError(f"--sha256: expected 64 hexadecimal digits, got {len(sha256)} characters")
 
@@ -189,7 +189,7 @@ def download(url: str, target: Path, *, progress: Progress, max_bytes: int = MAX
         raise MetricError(f"{url}: the server answers {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise MetricError(f"{url}: cannot be downloaded: {reason}; type the command again to go on") from None
+        raise MetricError(f"{url}: cannot be downloaded: {reason}; run the command again to resume") from None
     part.replace(target)
     stamp.unlink(missing_ok=True)
 
@@ -230,4 +230,4 @@ def _copy(
         target.write(block)
         progress(size, expected)
     if expected is not None and size != expected:
-        raise MetricError(f"{url}: {size:,} of {expected:,} bytes arrived; type the command again to go on")
+        raise MetricError(f"{url}: {size:,} of {expected:,} bytes arrived; run the command again to resume")

@@ -100,7 +100,7 @@ def run_to_end(command: Sequence[str], *, folder: Path, timeout: float) -> Outco
         status = child.wait(timeout)
     except subprocess.TimeoutExpired:
         raise MetricError(
-            f"SPICE took more than the time limit of {timeout:g} s and was stopped: give it a longer one"
+            f"SPICE took more than the time limit of {timeout:g} s and was stopped; set a longer limit"
         ) from None
     finally:
         # Also after an orderly end: children of the child would keep the pipe open and the processor busy.

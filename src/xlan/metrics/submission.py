@@ -64,7 +64,7 @@ def write_submission(
         DataError: something the server would refuse.
     """
     if not _NAME.fullmatch(name):
-        raise DataError(f"the name {name!r} goes into file names: use up to 64 letters, digits, and _ . -")
+        raise DataError(f"the name {name!r} is used in file names: use up to 64 letters, digits, and _ . -")
     if set(results) != set(IMAGES):
         raise DataError(f"expected captions of {' and '.join(IMAGES)}, got {' and '.join(sorted(results)) or 'none'}")
     lists = {which: load_image_ids(path) for which, path in (image_lists or {}).items()}
@@ -128,7 +128,7 @@ def check_captions(
     """
     strange = [image for image in captions if not isinstance(image, int)]
     if strange:
-        raise DataError(f"{source}: the server knows images by number, got {some(strange)}")
+        raise DataError(f"{source}: the server expects image numbers, got {some(strange)}")
     empty = [image for image, text in captions.items() if not text.strip()]
     if empty:
         raise DataError(f"{source}: {len(empty):,} captions are empty: image {some(empty)}")
@@ -140,7 +140,9 @@ def check_captions(
     if missing:
         raise DataError(f"{source}: {len(missing):,} images of {which} have no caption: {some(missing)}")
     if unknown:
-        raise DataError(f"{source}: {len(unknown):,} captions are of images not in {which}: {some(unknown)}")
+        raise DataError(
+            f"{source}: {len(unknown):,} captions belong to images that are not in {which}: {some(unknown)}"
+        )
 
 
 def check_archive(
@@ -162,7 +164,7 @@ def check_archive(
                 entries = json.loads(archive.read(member))
                 captions = {entry["image_id"]: entry["caption"] for entry in entries}
                 if len(captions) != len(entries):
-                    raise DataError(f"{path}: {member} has an image twice")
+                    raise DataError(f"{path}: {member} lists an image twice")
                 check_captions(captions, which=which, expected=(image_ids or {}).get(which), source=member)
     except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: cannot be read as a submission: {error}") from None
