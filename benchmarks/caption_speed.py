@@ -104,7 +104,7 @@ def folder_speed(
     """Photos per second, and peak memory after a quarter and at the end."""
     named: Iterator[tuple[str, Path]] = ((path.name, path) for path in photos)
     early, began = 0.0, time.perf_counter()
-    for i, (_, result) in enumerate(captioner.caption_many(named, options, batch=batch)):
+    for i, (_, result) in enumerate(captioner.caption_many(named, options, batch_size=batch)):
         assert not isinstance(result, Exception), result
         if i == len(photos) // 4:
             early = memory()

@@ -16,6 +16,7 @@ def test_everything_is_there_and_json_can_hold_it() -> None:
     boxes = np.array([[0, 0, 1, 1], [0, 0, 1 / 3, 1]], np.float32)
     record = caption_record(Caption("dog", -1.5, 0.4, (word,), (Caption("cat", -2.0, 0.3, ()),), boxes))
     assert json.loads(json.dumps(record)) == {
+        "version": 1,
         "caption": "dog",
         "confidence": 0.4,
         "score": -1.5,
@@ -40,3 +41,11 @@ def test_what_was_not_asked_for_is_null() -> None:
     expected |= {"spatial": None, "channel": None}
     assert record["words"] == [expected]
     assert (record["boxes"], record["others"]) == (None, [])
+
+
+def test_explanations_can_be_left_out() -> None:
+    word = Word("dog", 0.5, np.ones(1, np.float32), np.ones(2, np.float32), (("cat", 0.25),))
+    record = caption_record(Caption("dog", -1.5, 0.4, (word,), (), np.zeros((1, 4), np.float32)), explained=False)
+    (only,) = record["words"]
+    assert (only["spatial"], only["channel"], record["boxes"]) == (None, None, None)
+    assert only["runners_up"] == []

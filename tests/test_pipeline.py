@@ -199,7 +199,7 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch(captioner: Captioner) -
 
 def test_many_pictures_come_in_order_with_the_broken_ones_named(captioner: Captioner) -> None:
     pictures = [(f"p{i}", b"PK\x03\x04" if i in (2, 5) else png(noise(i))) for i in range(7)]
-    results = list(captioner.caption_many(pictures, batch=3, threads=2))
+    results = list(captioner.caption_many(pictures, batch_size=3, threads=2))
     assert [name for name, _ in results] == [f"p{i}" for i in range(7)]
     for (name, result), (_, data) in zip(results, pictures, strict=True):
         if name in ("p2", "p5"):
@@ -219,7 +219,7 @@ def test_many_pictures_are_read_as_they_are_needed(captioner: Captioner) -> None
             read += 1
             yield str(read), noise(0)
 
-    results = captioner.caption_many(endless(), batch=2, threads=1)
+    results = captioner.caption_many(endless(), batch_size=2, threads=1)
     for _ in range(5):
         next(results)
     assert read <= 5 + 2 + 4 + 1

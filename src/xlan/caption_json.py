@@ -1,4 +1,4 @@
-"""A caption as plain numbers and text, ready for JSON: the HTTP answers and the pages hold the same record."""
+"""A caption as plain numbers and text, ready for JSON: files, HTTP answers and pages hold the same record."""
 
 from __future__ import annotations
 
@@ -11,19 +11,30 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def caption_record(caption: Caption, *, digits: int = 6) -> dict[str, Any]:
-    """A caption as JSON can hold it, numbers rounded to `digits`.
+# Raised when a key changes its meaning or disappears; new keys may come without.
+RECORD_VERSION = 1
+
+
+def caption_record(caption: Caption, *, digits: int = 6, explained: bool = True) -> dict[str, Any]:
+    """A caption as JSON can hold it.
+
+    Args:
+        caption: what a model said.
+        digits: numbers are rounded to these.
+        explained: with what only an explanation shows: `runners_up`, and the thousands of numbers of attention.
 
     Returns:
-        `caption`, `confidence`, `score`; `words`, each with `text`, `probability`, `confidence` (None for words that
-        say nothing about the picture), `runners_up` (`text` and `probability` of each), `spatial` (`[N]` or None) and
-        `channel` (`[C]` or None); `others`, each with `caption`, `confidence` and `score`; `boxes` (`[N][4]` or None).
+        `version`, `caption`, `confidence`, `score`; `words`, each with `text`, `probability`, `confidence` (None for
+        words that say nothing about the picture), `runners_up` (`text` and `probability` of each), `spatial` (`[N]` or
+        None) and `channel` (`[C]` or None); `others`, each with `caption`, `confidence` and `score`; `boxes` (`[N][4]`
+        or None).
     """
     return {
+        "version": RECORD_VERSION,
         "caption": caption.text,
         "confidence": round(float(caption.confidence), digits),
         "score": round(float(caption.score), digits),
-        "words": [_word(word, digits) for word in caption.words],
+        "words": [_word(word, digits, explained) for word in caption.words],
         "others": [
             {
                 "caption": other.text,
@@ -32,20 +43,22 @@ def caption_record(caption: Caption, *, digits: int = 6) -> dict[str, Any]:
             }
             for other in caption.others
         ],
-        "boxes": None if caption.boxes is None else [_numbers(box, digits) for box in caption.boxes],
+        "boxes": None if caption.boxes is None or not explained else [_numbers(box, digits) for box in caption.boxes],
     }
 
 
-def _word(word: Word, digits: int) -> dict[str, Any]:
+def _word(word: Word, digits: int, explained: bool) -> dict[str, Any]:
     return {
         "text": word.text,
         "probability": round(float(word.probability), digits),
         "confidence": None if word.confidence is None else round(float(word.confidence), digits),
         "runners_up": [
             {"text": text, "probability": round(float(probability), digits)} for text, probability in word.runners_up
-        ],
-        "spatial": None if word.spatial is None else _numbers(word.spatial, digits),
-        "channel": None if word.channel is None else _numbers(word.channel, digits),
+        ]
+        if explained
+        else [],
+        "spatial": None if word.spatial is None or not explained else _numbers(word.spatial, digits),
+        "channel": None if word.channel is None or not explained else _numbers(word.channel, digits),
     }
 
 

@@ -105,7 +105,11 @@ class CaptionOptions:
             for name in _DRAWING_ONLY:
                 if name in chosen:
                     raise DecodingError(f"{names.get(name, name)} has an effect only together with {drawing}")
-        return cls(**chosen)
+        try:
+            return cls(**chosen)
+        except DecodingError as error:
+            name, _, rest = str(error).partition(": ")
+            raise DecodingError(f"{names.get(name, name)}: {rest}") from None
 
 
 def _number(name: str, value: Any, limit: Limit) -> int | float:

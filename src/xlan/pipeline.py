@@ -3,7 +3,7 @@
     from xlan import Captioner
     captioner = Captioner.from_pretrained("model-directory")
     print(captioner.caption("photo.jpg").text)
-    for name, result in captioner.caption_many((path.name, path) for path in folder.iterdir()): ...
+    for result in captioner.caption_stream(Path("holiday").glob("*.jpg"), beams=5): ...
 
 image → extractor (pixels → Regions) → engine (Regions → ids) → wording (ids → words) → judge (confidence) → Caption
 """
@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from xlan.ahead import map_ahead
 from xlan.confidence.judge import Judge
 from xlan.engines.interface import Engine
 from xlan.engines.load import EngineName, load
-from xlan.errors import ImageError, ModelError
+from xlan.errors import DecodingError, ImageError, ModelError
 from xlan.options import DEFAULT_OPTIONS, CaptionOptions
 from xlan.required import RequiredWords
 from xlan.text.vocab import Vocabulary
@@ -39,6 +40,9 @@ class Captioner:
         vocabulary: its words.
         extractor: makes regions of pictures, as wide as the model wants them; None for regions only.
         judge: says how far its captions can be believed; by default from the probabilities of their words alone.
+        identity: what tells this model from others, such as a hash of its files; empty where unknown.
+
+    Methods that caption take options as a `CaptionOptions`, by name (`beams=5, max_length=20`), or both.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Captioner:
         vocabulary: Vocabulary,
         extractor: RegionExtractor | None = None,
         judge: Judge | None = None,
+        identity: str = "",
     ) -> None:
         width = engine.feature_dim
         if extractor is not None and extractor.feature_dim != width:
@@ -56,6 +61,7 @@ class Captioner:
         self.engine = engine
         self.vocabulary = vocabulary
         self.extractor = extractor
+        self.identity = identity
 
     @classmethod
     def from_pretrained(
@@ -83,43 +89,84 @@ class Captioner:
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
         source = SHIPPED if directory is None else directory
         found = load(source, engine=engine, device=device, threads=threads, detector=detector)
-        return cls(found.engine, found.vocabulary, found.extractor, found.judge)
+        return cls(found.engine, found.vocabulary, found.extractor, found.judge, found.identity)
 
     @overload
-    def caption(self, images: ImageSource, options: CaptionOptions = ...) -> Caption: ...  # type: ignore[overload-overlap]
+    def caption(
+        self, images: ImageSource, options: CaptionOptions | None = ..., *, batch_size: int = ..., **given: Any
+    ) -> Caption: ...
 
     @overload
-    def caption(self, images: Sequence[ImageSource], options: CaptionOptions = ...) -> list[Caption]: ...
+    def caption(
+        self,
+        images: Sequence[ImageSource],
+        options: CaptionOptions | None = ...,
+        *,
+        batch_size: int = ...,
+        **given: Any,
+    ) -> list[Caption]: ...
 
     def caption(
-        self, images: ImageSource | Sequence[ImageSource], options: CaptionOptions = DEFAULT_OPTIONS
+        self,
+        images: ImageSource | Sequence[ImageSource],
+        options: CaptionOptions | None = None,
+        *,
+        batch_size: int = 16,
+        **given: Any,
     ) -> Caption | list[Caption]:
-        """Caption one picture, or a list of them as one batch: paths, bytes, open files, PIL images or arrays.
+        """Caption one picture, or a list of them: paths, bytes, open files, PIL images, arrays or tensors.
+
+        Args:
+            images: a picture, or a list or tuple of pictures.
+            options: how to look for the words.
+            batch_size: pictures per call of the model.
+            given: single options by name.
 
         Raises:
             ImageError: a picture cannot be used; the message says which and why.
+            DecodingError: an option is unknown, of the wrong type or out of its limits.
         """
-        if isinstance(images, list | tuple):
-            return self.caption_prepared([self.prepare(image) for image in images], options)
-        return self.caption_prepared([self.prepare(images)], options)[0]  # type: ignore[arg-type]
+        chosen = _options(options, given)
+        if not isinstance(images, list | tuple):
+            return self.caption_prepared([self.prepare(images)], chosen)[0]  # type: ignore[arg-type]
+        _check_batch_size(batch_size)
+        parts = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
+        return [one for part in parts for one in self.caption_prepared([self.prepare(x) for x in part], chosen)]
+
+    def caption_stream(
+        self,
+        images: Iterable[ImageSource],
+        options: CaptionOptions | None = None,
+        *,
+        batch_size: int = 16,
+        threads: int = 2,
+        limits: ImageLimits = DEFAULT_LIMITS,
+        **given: Any,
+    ) -> Iterator[Caption | ImageError]:
+        """Caption pictures as they come, any number of them; see `caption_many`, which keeps names beside them."""
+        named = ((_name_of(image, number), image) for number, image in enumerate(images))
+        found = self.caption_many(named, options, batch_size=batch_size, threads=threads, limits=limits, **given)
+        return (result for _, result in found)
 
     def caption_many(
         self,
         pictures: Iterable[tuple[str, ImageSource]],
-        options: CaptionOptions = DEFAULT_OPTIONS,
+        options: CaptionOptions | None = None,
         *,
-        batch: int = 16,
+        batch_size: int = 16,
         threads: int = 2,
         limits: ImageLimits = DEFAULT_LIMITS,
+        **given: Any,
     ) -> Iterator[tuple[str, Caption | ImageError]]:
         """Caption any number of pictures in order, memory flat: threads open them while the model is busy.
 
         Args:
             pictures: a name of yours and the picture, each.
             options: how to look for the words.
-            batch: pictures per call of the model.
+            batch_size: pictures per call of the model.
             threads: threads that open pictures.
             limits: what to refuse.
+            given: single options by name.
 
         Yields:
             The name, and the caption or what is wrong with the picture; one that fails does not stop the others.
@@ -132,14 +179,16 @@ class Captioner:
             except ImageError as error:
                 return name, error
 
-        self.check(options)
+        _check_batch_size(batch_size)
+        chosen = _options(options, given)
+        self.check(chosen)
         ready: list[tuple[str, PreparedImage | ImageError]] = []
-        for item in map_ahead(work, pictures, threads=threads, ahead=2 * batch):
+        for item in map_ahead(work, pictures, threads=threads, ahead=2 * batch_size):
             ready.append(item)
-            if len(ready) == batch:
-                yield from self._caption_ready(ready, options)
+            if len(ready) == batch_size:
+                yield from self._caption_ready(ready, chosen)
                 ready = []
-        yield from self._caption_ready(ready, options)
+        yield from self._caption_ready(ready, chosen)
 
     def _caption_ready(
         self, ready: Sequence[tuple[str, PreparedImage | ImageError]], options: CaptionOptions
@@ -212,3 +261,22 @@ class Captioner:
                 "use caption_regions, or a model that has one"
             )
         return self.extractor
+
+
+def _options(options: CaptionOptions | None, given: dict[str, Any]) -> CaptionOptions:
+    """Options as an object, by name, or an object with some of them changed by name."""
+    if options is None:
+        return CaptionOptions.of(given)
+    if not isinstance(options, CaptionOptions):
+        raise DecodingError(f"options: expected CaptionOptions, got {type(options).__name__}")
+    CaptionOptions.of(dict.fromkeys(given))  # refuses unknown names
+    return replace(options, **given)
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise DecodingError(f"batch_size: expected a whole number of at least 1, got {batch_size!r}")
+
+
+def _name_of(image: ImageSource, number: int) -> str:
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"

@@ -17,6 +17,8 @@ two renames: killed exactly between them, the old model lies beside its place in
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -79,6 +81,11 @@ class ModelDirectory:
         weights = _read_weights(self.path / WEIGHTS)
         _check_weights(_skeleton(self.spec), weights, str(self.path / WEIGHTS))
         return weights
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the hashes of its files: the same for every copy of this model, another for every other one."""
+        return hashlib.sha256(json.dumps(dict(self.hashes), sort_keys=True).encode()).hexdigest()
 
     @property
     def card(self) -> str:

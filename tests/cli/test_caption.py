@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
+import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -21,9 +24,14 @@ import typer.main
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+from xlan.cli.caption import _plain_writer
 from xlan.cli.main import app
 from xlan.errors import DataError, DecodingError, ModelError
+from xlan.options import CaptionOptions
 from xlan.threads import leave_a_core
+from xlan.types import Caption
+
+KEPT = " already existed (--overwrite replaces them)\n"
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 60)) -> Image.Image:
@@ -64,7 +72,7 @@ def test_one_picture_is_one_sentence(run, photos: Path) -> None:
 
 
 def test_a_folder_is_a_line_each_in_order(run, photos: Path) -> None:
-    result = run("photos", "--batch", "2")
+    result = run("photos", "--batch-size", "2")
     names = [line.split("\t")[0] for line in result.stdout.splitlines()]
     assert names == [*(f"photos/{i}.png" for i in range(6)), "photos/deep/9.jpg"]
     alone = run("photos/4.png").stdout.strip()
@@ -83,9 +91,9 @@ def test_json_lines(run, photos: Path) -> None:
     result = run("photos/0.png", "photos/1.png", "--json", "--beams", "2")
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert [record["image"] for record in records] == ["photos/0.png", "photos/1.png"]
-    assert set(records[0]) == {"image", "caption", "confidence", "score", "words", "others"}
+    assert set(records[0]) == {"image", "version", "caption", "confidence", "score", "words", "others", "boxes"}
     assert len(records[0]["others"]) == 1
-    assert " ".join(word for word, _ in records[0]["words"]) == records[0]["caption"]
+    assert " ".join(word["text"] for word in records[0]["words"]) == records[0]["caption"]
 
 
 def test_must(run, photos: Path) -> None:
@@ -190,7 +198,7 @@ def test_odd_pictures_get_captions(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
-def test_an_output_file_is_gone_on_with(run, photos: Path, suffix: str) -> None:
+def test_an_output_file_is_continued(run, photos: Path, suffix: str) -> None:
     output = Path(f"out.{suffix}")
     first = run("photos/0.png", "photos/3.png", "-o", output)
     assert (first.exit_code, first.stdout) == (0, "")
@@ -198,12 +206,76 @@ def test_an_output_file_is_gone_on_with(run, photos: Path, suffix: str) -> None:
     whole = output.read_bytes()
     output.write_bytes(whole[:-20])  # killed in the middle of the second line
     again = run("photos", "-o", output)
-    assert again.stderr == f"{output}: 6 captions written, 1 were there\n"
+    assert again.stderr == f"{output}: 6 captions written, 1{KEPT}"
     with output.open(newline="") as file:
         rows = list(csv.DictReader(file)) if suffix == "csv" else [json.loads(line) for line in file]
     names = [row["image"] for row in rows]
     assert sorted(names) == sorted([*(f"photos/{i}.png" for i in range(6)), "photos/deep/9.jpg"])
-    assert run("photos", "-o", output).stderr == f"{output}: 0 captions written, 7 were there\n"
+    assert run("photos", "-o", output).stderr == f"{output}: 0 captions written, 7{KEPT}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--beams", "5"), "was made with beams 3 and not 5; use --overwrite to start again, or choose another name"),
+        (("--must", "dog"), r"was made with must \[\] and not \['dog'\]; use --overwrite"),
+        (("--sample", "1"), "was made with samples 0 and not 1; use --overwrite"),
+    ],
+)
+def test_captions_made_otherwise_are_not_taken_for_these(
+    run, photos: Path, options: tuple[str, ...], message: str
+) -> None:
+    run("photos/0.png", "-o", "out.jsonl")
+    before = Path("out.jsonl").read_bytes()
+    with pytest.raises(DataError, match=rf"^out\.jsonl: {message}"):
+        run("photos/0.png", "-o", "out.jsonl", *options)
+    assert Path("out.jsonl").read_bytes() == before
+    again = run("photos/0.png", "-o", "out.jsonl", *options, "--overwrite")
+    assert again.stderr == "out.jsonl: 1 caption written\n"
+    assert run("photos/0.png", "-o", "out.jsonl", *options).exit_code == 0
+
+
+def test_captions_of_another_model_are_not_taken_for_these(run, photos: Path, model_directory: Path) -> None:
+    shutil.copytree(model_directory, "other")
+    config = json.loads(Path("other/config.json").read_text())
+    vocabulary = json.loads(Path("other/vocab.json").read_text())
+    text = json.dumps(vocabulary)  # the same words, written on one line: other bytes
+    Path("other/vocab.json").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    config["files"]["vocab.json"] = {"bytes": len(text.encode()), "sha256": digest}
+    Path("other/config.json").write_text(json.dumps(config))
+    run("photos/0.png", "-o", "out.csv", "--explain", "why")
+    with pytest.raises(DataError, match=r"^out\.csv: was made with another model \(model\); use --overwrite"):
+        run("photos/0.png", "-o", "out.csv", "--model", "other")
+    with pytest.raises(DataError, match=r"^why: was made with another model \(model\); use --overwrite"):
+        run("photos/0.png", "--explain", "why", "--model", "other")
+
+
+def test_captions_of_unknown_origin_are_not_continued(run, photos: Path) -> None:
+    Path("out.jsonl").write_text('{"image": "photos/0.png", "caption": "a dog"}\n')
+    with pytest.raises(DataError, match=r"already exists, and nothing says with which model and options it was made"):
+        run("photos", "-o", "out.jsonl")
+
+
+def test_coco_results(run, photos: Path) -> None:
+    picture(1).save("COCO_val2014_000000391895.jpg")
+    run("photos/3.png", "-o", "out.jsonl")
+    done = run("COCO_val2014_000000391895.jpg", "photos/3.png", "-o", "out.jsonl", "--coco", "results.json")
+    assert "results.json: 2 results written\n" in done.stderr
+    results = json.loads(Path("results.json").read_text())
+    assert [result["image_id"] for result in results] == [3, 391895]
+    assert results[0]["caption"] == json.loads(Path("out.jsonl").read_text().splitlines()[0])["caption"]
+    Path("a").mkdir()
+    picture(2).save("a/3.png")
+    with pytest.raises(DataError, match=r"photos/3\.png and a/3\.png have the same image_id 3"):
+        run("photos/3.png", "a/3.png", "--coco", "results.json")
+
+
+def test_confidence_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    write = _plain_writer(CaptionOptions(), named=False, confidence=True)
+    write("a.jpg", Caption("a dog", -1.0, 0.62, ()))
+    write("a.jpg", Caption("a cat", -1.0, 0.12, ()))
+    assert capsys.readouterr().out == "a dog  (confidence 62 %)\na cat  (confidence 12 %, low)\n"
 
 
 def test_broken_pictures_are_tried_again(run, photos: Path) -> None:
@@ -211,19 +283,24 @@ def test_broken_pictures_are_tried_again(run, photos: Path) -> None:
     (photos / "2.png").write_bytes(good[:60])
     assert run("photos", "-o", "out.jsonl").exit_code == 1
     (photos / "2.png").write_bytes(good)
-    assert run("photos", "-o", "out.jsonl").stderr == "out.jsonl: 1 captions written, 6 were there\n"
+    assert run("photos", "-o", "out.jsonl").stderr == f"out.jsonl: 1 caption written, 6{KEPT}"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--temperature", "0.5"), "does something only together with --sample"),
-        (("--seed", "1"), "does something only together with --sample"),
+        (("--temperature", "0.5"), "has an effect only together with --sample"),
+        (("--seed", "1"), "has an effect only together with --sample"),
         (("--sample", "2", "--beams", "2"), "leave one out"),
-        (("--sample", "2", "--temperature", "0"), "expected a number above 0, got 0.0"),
-        (("--sample", "2", "--top-p", "1.5"), "expected a number above 0 and up to 1, got 1.5"),
+        (("--sample", "2", "--temperature", "0"), "--temperature: expected a number from 0.05 to 10, got 0.0"),
+        (("--sample", "2", "--top-p", "1.5"), "--top-p: expected a number from 0.01 to 1, got 1.5"),
         (("--json", "-o", "x.csv"), "leave one out"),
-        (("--beams", "0"), "--beams"),
+        (("--beams", "0"), "--beams: expected a whole number from 1 to 10, got 0"),
+        (("--beams", "20000"), "--beams: expected a whole number from 1 to 10, got 20000"),
+        (("--sample", "100000"), "--sample: expected a whole number from 0 to 10, got 100000"),
+        (("--sample", "2", "--seed", "12345678901234567890123"), "--seed: expected a whole number from 0 to"),
+        (("--max-length", "51"), "--max-length: expected a whole number from 1 to 50, got 51"),
+        (("--overwrite",), "has an effect only together with -o or --explain"),
     ],
 )
 def test_options_that_make_no_sense_are_usage_errors(run, options: tuple[str, ...], message: str) -> None:
@@ -276,7 +353,7 @@ def test_stopped_at_any_time_the_file_is_usable(model_directory: Path, tmp_path:
     (tmp_path / "p").mkdir()
     for i in range(3000):
         (tmp_path / "p" / f"{i:05}.png").write_bytes(image)
-    arguments = command(model_directory, "p", "-o", "out.jsonl", "--batch", "8")
+    arguments = command(model_directory, "p", "-o", "out.jsonl", "--batch-size", "8")
     process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     output = tmp_path / "out.jsonl"
     wait_for_lines(output, 24, process)
@@ -284,6 +361,9 @@ def test_stopped_at_any_time_the_file_is_usable(model_directory: Path, tmp_path:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 130)
     assert b"Traceback" not in errors
+    if how == signal.SIGINT:
+        message = r"interrupted: out\.jsonl has [0-9,]+ captions; the same command continues from there\n"
+        assert re.fullmatch(message, errors.decode())
     before = output.read_bytes()
     kept = before[: before.rfind(b"\n") + 1]
     done = kept.count(b"\n")
@@ -292,7 +372,7 @@ def test_stopped_at_any_time_the_file_is_usable(model_directory: Path, tmp_path:
         extra.unlink()
     again = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 0
-    assert again.stderr == f"out.jsonl: 20 captions written, {done} were there\n"
+    assert again.stderr == f"out.jsonl: 20 captions written, {done:,}{KEPT}"
     after = output.read_bytes()
     assert after.startswith(kept)
     names = [json.loads(line)["image"] for line in after.splitlines()]
@@ -304,7 +384,7 @@ def test_a_reader_that_goes_away_is_no_traceback(model_directory: Path, tmp_path
     for i in range(40):
         picture(i).save(tmp_path / f"{i:02}.png")
     process = subprocess.Popen(
-        command(model_directory, ".", "--batch", "1"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command(model_directory, ".", "--batch-size", "1"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -323,7 +403,7 @@ from xlan import Captioner
 captioner = Captioner.from_pretrained(sys.argv[1])
 endless = itertools.repeat(("a", sys.argv[2]), int(sys.argv[3]))
 peaks = []
-for i, _ in enumerate(captioner.caption_many(endless, batch=4)):
+for i, _ in enumerate(captioner.caption_many(endless, batch_size=4)):
     if i in (int(sys.argv[3]) // 4, int(sys.argv[3]) - 1):
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 print(peaks[1] - peaks[0])

@@ -50,15 +50,18 @@ def test_the_real_thing(model_directory: Path) -> None:
 
 
 def test_every_finding_is_a_line_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, Check("A", "ok", "fine"), Check("B", "absent", "no B", "pip install b"))
+    checks = [Check("A", "ok", "fine"), Check("B", "absent", "no B", "pip install b")]
+    pretend(monkeypatch, *checks, Check("C", "ok", "c", "sit down", typed=False))
     result = doctor()
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[:3] == [
+    assert result.stdout.splitlines()[:5] == [
         "ok     A                 fine",
         "–      B                 no B",
         "                         type: pip install b",
+        "ok     C                 c",
+        "                         sit down",
     ]
-    assert f"xlan {xlan.__version__}: works; 1 things are in order, 1 not installed" in result.stdout
+    assert f"xlan {xlan.__version__}: captioning works; 2 checks passed, 1 not installed" in result.stdout
 
 
 @pytest.mark.parametrize(("core", "status"), [(True, 1), (False, 0)])

@@ -186,7 +186,7 @@ def test_a_page_for_every_picture(run: Run, photos: Path) -> None:
     result = run("caption", "photos", "--explain", "why")
     assert len(result.stdout.splitlines()) == 3
     assert result.stderr == "why: 3 pages written\n"
-    pages = sorted(path.name for path in Path("why").iterdir())
+    pages = sorted(path.name for path in Path("why").glob("*.html"))
     assert [name[:2] for name in pages] == ["a-", "a-", "b-"]
     for line in result.stdout.splitlines():
         name, said = line.split("\t")
@@ -200,7 +200,7 @@ def test_pictures_that_have_a_page_are_skipped(run: Run, photos: Path) -> None:
     (Path("why") / page_name("photos/b.png")).unlink()
     result = run("caption", "photos", "--explain", "why")
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["photos/b.png"]
-    assert result.stderr == "why: 1 pages written, 2 were there\n"
+    assert result.stderr == "why: 1 page written, 2 already existed (--overwrite replaces them)\n"
 
 
 def test_a_file_of_captions_gets_its_pages_later(run: Run, photos: Path) -> None:
@@ -210,7 +210,8 @@ def test_a_file_of_captions_gets_its_pages_later(run: Run, photos: Path) -> None
     assert result.stderr == "captions.jsonl: 0 captions written\nwhy: 3 pages written\n"
     assert Path("captions.jsonl").read_bytes() == before
     again = run("caption", "photos", "-o", "captions.jsonl", "--explain", "why").stderr
-    assert again == "captions.jsonl: 0 captions written, 3 were there\nwhy: 0 pages written, 3 were there\n"
+    kept = "3 already existed (--overwrite replaces them)"
+    assert again == f"captions.jsonl: 0 captions written, {kept}\nwhy: 0 pages written, {kept}\n"
 
 
 def test_lines_of_json_stay_as_they_are(run: Run, photos: Path) -> None:
@@ -223,14 +224,14 @@ def test_lines_of_json_stay_as_they_are(run: Run, photos: Path) -> None:
 
 def test_samples_are_explained_too(run: Run, photos: Path) -> None:
     run("caption", "photos/a.png", "--sample", "3", "--explain", "why")
-    (page,) = Path("why").iterdir()
+    (page,) = Path("why").glob("*.html")
     assert "Also drawn" in page.read_text()
 
 
 def test_each_picture_on_standard_input_is_another(run: Run, photos: Path) -> None:
     for name in ("a.png", "b.png"):
         result = run("caption", "-", "--explain", "why", input=(photos / name).read_bytes())
-        assert result.stderr == "why: 1 pages written\n"
+        assert result.stderr == "why: 1 page written\n"
         assert f">{result.stdout.strip()}</p>" in Path("why/standard-input.html").read_text()
 
 
@@ -243,7 +244,7 @@ def test_a_picture_that_is_gone_costs_only_its_page(run: Run, photos: Path, monk
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "photos/a.png: no such file",
-        "captions.jsonl: 1 captions written",
+        "captions.jsonl: 1 caption written",
         "why: 0 pages written",
     ]
 
@@ -287,5 +288,5 @@ def test_bytes_of_a_page_are_text_whatever_the_name(run: Run, photos: Path) -> N
         pytest.skip("this file system takes only names that are text")
     result = run("caption", "photos", "--explain", "why")
     assert result.stderr == "why: 4 pages written\n"
-    for page in Path("why").iterdir():
+    for page in Path("why").glob("*.html"):
         page.read_bytes().decode("utf-8")

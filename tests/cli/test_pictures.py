@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from xlan.cli.pictures import count_pictures, find_pictures, printable
+from xlan.cli.pictures import count_pictures, find_pictures
+from xlan.cli.text import printable
 
 
 @pytest.fixture

@@ -6,61 +6,95 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xlan.cli.caption_file import CaptionFile, as_json
+from xlan.cli.caption_file import CaptionFile, as_json, write_coco
 from xlan.cli.engine import ENGINE_HELP, EngineChoice
-from xlan.cli.explain import RUNNERS_UP, model_names
+from xlan.cli.explain import model_names
 from xlan.cli.explain_folder import ExplainFolder
-from xlan.cli.pictures import STDIN, count_pictures, find_pictures, printable
-from xlan.errors import ImageError
+from xlan.cli.pictures import STDIN, count_pictures, find_pictures
+from xlan.cli.text import counted, printable
+from xlan.errors import DecodingError, ImageError
+from xlan.options import EXPLAINED_RUNNERS_UP, LIMITS, CaptionOptions
 from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
-    from xlan.options import CaptionOptions
+    from xlan.pipeline import Captioner
     from xlan.types import Caption
 
     Write = Callable[[str, Caption], None]
+
+# Below this, a caption on a terminal is marked: it is more likely wrong than right.
+LOW_CONFIDENCE = 0.3
+_TYPED = {
+    "beams": "--beams",
+    "samples": "--sample",
+    "temperature": "--temperature",
+    "top_p": "--top-p",
+    "seed": "--seed",
+    "must": "--must",
+    "max_length": "--max-length",
+}
+_BEAMS, _SAMPLES, _LENGTH = LIMITS["beams"], LIMITS["samples"], LIMITS["max_length"]
 
 
 def caption(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Pictures, folders (searched to the bottom), globs in quotes, or - for standard input."),
+        typer.Argument(
+            metavar="PICTURE...", help="Pictures, folders (with all subfolders), quoted globs, or - for standard input."
+        ),
     ],
     model: Annotated[
-        Path | None, typer.Option(help="Model directory; without it, the model that comes with xlan.")
+        Path | None, typer.Option(metavar="DIR", help="Model directory; without it, the model that comes with xlan.")
     ] = None,
-    beams: Annotated[int | None, typer.Option(help="Sentences kept while searching; 3 unless given.", min=1)] = None,
+    beams: Annotated[
+        int | None, typer.Option(metavar="N", help=f"Sentences kept while searching, 1 to {_BEAMS.high}; default 3.")
+    ] = None,
     samples: Annotated[
-        int | None, typer.Option("--sample", help="Draw this many captions per picture instead of searching.", min=1)
+        int | None,
+        typer.Option(
+            "--sample", metavar="N", help=f"Draw this many captions (1 to {_SAMPLES.high}) instead of searching."
+        ),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="Of --sample: below 1 is bolder, above 1 more varied; 1 unless given.")
+        float | None, typer.Option(metavar="X", help="Of --sample: below 1 is safer, above 1 more varied; default 1.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Of --sample: only the likeliest words that have this probability together.")
+        float | None,
+        typer.Option(metavar="X", help="Of --sample: only the likeliest words that have this probability together."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of --sample: the same seed draws the same captions; 0 unless given.", min=0)
+        int | None, typer.Option(metavar="N", help="Of --sample: the same seed draws the same captions; default 0.")
     ] = None,
     must: Annotated[
         list[str] | None,
-        typer.Option(help="A word or phrase that has to appear; 'dog|dogs' for either; may be repeated."),
+        typer.Option(metavar="WORD", help="A word or phrase that has to appear; 'dog|dogs' for either; repeatable."),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(metavar="N", help=f"Most words, the end included, 1 to {_LENGTH.high}; default 20."),
     ] = None,
     as_lines_of_json: Annotated[
-        bool, typer.Option("--json", help="Print a line of JSON per picture: words, confidence, runners-up.")
+        bool, typer.Option("--json", help="Print a line of JSON per picture: words, confidence, other captions.")
     ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="Write to this .jsonl or .csv instead; pictures it already has are skipped."
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write to this .jsonl or .csv instead; pictures it already has are skipped.",
         ),
+    ] = None,
+    coco: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write COCO results (image_id and caption) to this .json at the end."),
     ] = None,
     explain: Annotated[
         Path | None,
@@ -69,110 +103,140 @@ def caption(
     detector: Annotated[
         Path | None, typer.Option(help="Detector directory whose regions the model takes, such as bottom-up attention.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start again: replace what -o and --explain already have.")
+    ] = False,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
-    batch: Annotated[int, typer.Option(help="Pictures per call of the model.", min=1, max=1024)] = 16,
-    threads: Annotated[int, typer.Option(help="Threads that open pictures meanwhile.", min=1, max=256)] = 2,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Pictures per call of the model.", min=1, max=1024)] = 16,
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Threads that compute; default: OMP_NUM_THREADS, else cores - 1.", min=1),
+    ] = None,
 ) -> None:
     """Say what is in pictures.
 
-    A picture that cannot be used is reported on standard error and the rest goes on; the exit status is then 1. A run
-    with -o or --explain may be stopped at any time: the same command goes on where it was.
+    A picture that cannot be used is reported on standard error, the others are captioned all the same, and the exit
+    status is then 1. A run with -o or --explain may be stopped at any time: the same command continues.
     """
-    options = _options(beams=beams, samples=samples, temperature=temperature, top_p=top_p, seed=seed, must=must or [])
+    given = {"beams": beams, "samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
+    try:
+        options = CaptionOptions.of({**given, "must": must, "max_length": max_length}, called=_TYPED)
+    except DecodingError as error:
+        raise typer.BadParameter(str(error)) from None
     if explain is not None:
-        options = replace(options, attention=True, runners_up=RUNNERS_UP)
+        options = replace(options, attention=True, runners_up=EXPLAINED_RUNNERS_UP)
     if as_lines_of_json and output is not None:
         raise typer.BadParameter("prints on standard output, but -o writes a file; leave one out", param_hint="--json")
+    if overwrite and output is None and explain is None:
+        raise typer.BadParameter("has an effect only together with -o or --explain", param_hint="--overwrite")
     from xlan.pipeline import Captioner
 
-    # Decoders warn of oddities (broken EXIF, odd palettes) that are no concern of who captions a folder.
-    warnings.filterwarnings("ignore", module=r"PIL\.")
-    captioner = Captioner.from_pretrained(model, engine=engine.engine, threads=leave_a_core(), detector=detector)
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # about broken EXIF data and odd palettes
+    computing = threads or leave_a_core()
+    captioner = Captioner.from_pretrained(
+        model, engine=engine.engine, device=device, threads=computing, detector=detector
+    )
     captioner.check(options)
+    made_with = _made_with(captioner, model_names(model)[0], options)
+    if detector is not None:
+        made_with["detector"] = detector.name
     write: Write = _write_json if as_lines_of_json else _plain_writer(options, named=not _is_one_picture(paths))
     with contextlib.ExitStack() as stack:
-        file = None if output is None else stack.enter_context(CaptionFile(output, samples=options.samples))
-        pages = None
+        file = pages = None
+        if output is not None:
+            file = CaptionFile(output, samples=options.samples, made_with=made_with, overwrite=overwrite)
+            stack.enter_context(file)
         if explain is not None:
-            pages = ExplainFolder(explain, model=model_names(model)[0], drawn=options.samples > 0)
+            name = model_names(model)[0]
+            pages = ExplainFolder(
+                explain, model=name, drawn=options.samples > 0, made_with=made_with, overwrite=overwrite
+            )
         console = stack.enter_context(_Console(paths, bar=output is not None or not sys.stdout.isatty()))
         found = find_pictures(paths, console.problem)
         todo = (item for item in found if not console.skip(_is_known(item[0], file, pages)))
         pictures = todo if pages is None else pages.remember(todo)
-        for name, result in captioner.caption_many(pictures, options, batch=batch, threads=threads):
-            if isinstance(result, Exception):
-                console.problem(str(result))
-            else:
-                if pages is not None:
-                    try:
-                        pages.add(name, result)
-                    except ImageError as error:  # gone since it was captioned
-                        console.problem(str(error))
-                if file is None:
-                    write(name, result)
-                elif name not in file.done:
-                    file.add(name, result)
-                    console.written += 1
-            console.move()
-    skipped = f", {console.skipped} were there" if console.skipped else ""
+        said: dict[str, str] = {}
+        try:
+            for name, result in captioner.caption_many(pictures, options, batch_size=batch_size):
+                if isinstance(result, Exception):
+                    console.problem(str(result))
+                else:
+                    if coco is not None:
+                        said[name] = result.text
+                    if pages is not None:
+                        try:
+                            pages.add(name, result)
+                        except ImageError as error:  # gone since it was captioned
+                            console.problem(str(error))
+                    if file is None:
+                        write(name, result)
+                    elif name not in file.done:
+                        file.add(name, result)
+                        console.written += 1
+                console.move()
+        except KeyboardInterrupt:
+            console.stop()
+            _say_what_is_saved(file, pages, console.written)
+            raise typer.Exit(130) from None
+    if coco is not None:
+        count = write_coco(coco, {**(file.done if file is not None else {}), **said})
+        typer.echo(f"{coco}: {counted(count, 'result')} written", err=True)
     if output is not None:
-        typer.echo(f"{output}: {console.written} captions written{skipped}", err=True)
+        typer.echo(f"{output}: {counted(console.written, 'caption')} written{_kept(console.skipped)}", err=True)
     if pages is not None:
-        typer.echo(f"{pages.folder}: {pages.written} pages written{skipped}", err=True)
+        typer.echo(f"{pages.folder}: {counted(pages.written, 'page')} written{_kept(console.skipped)}", err=True)
     if console.problems:
         raise typer.Exit(1)
 
 
+def _kept(count: int) -> str:
+    return f", {count:,} already existed (--overwrite replaces them)" if count else ""
+
+
+def _say_what_is_saved(file: CaptionFile | None, pages: ExplainFolder | None, written: int) -> None:
+    saved = []
+    if file is not None:
+        saved.append(f"{file.path} has {counted(len(file.done) + written, 'caption')}")
+    if pages is not None:
+        saved.append(f"{pages.folder} has {counted(pages.written, 'new page')}")
+    if saved:
+        typer.echo(f"interrupted: {' and '.join(saved)}; the same command continues from there", err=True)
+    else:
+        typer.echo("interrupted: nothing was saved; with -o FILE a run can be continued", err=True)
+
+
+def _made_with(captioner: Captioner, name: str, options: CaptionOptions) -> dict[str, Any]:
+    """What decides about captions, for a file that must not mix them; what is only shown besides does not count."""
+    chosen = {key: value for key, value in asdict(options).items() if key not in ("attention", "runners_up")}
+    return {"model": name, "model_sha256": captioner.identity, **chosen, "must": list(options.must)}
+
+
 def _is_known(name: str, file: CaptionFile | None, pages: ExplainFolder | None) -> bool:
-    """Whether nothing is left to do for a picture: all that was asked for and lasts is there."""
+    """Whether nothing is left to do for a picture: all that was asked for and is kept already exists."""
     there = [] if file is None else [name in file.done]
     if pages is not None:
         there.append(pages.has(name))
     return bool(there) and all(there)
 
 
-def _options(
-    *,
-    beams: int | None,
-    samples: int | None,
-    temperature: float | None,
-    top_p: float | None,
-    seed: int | None,
-    must: list[str],
-) -> CaptionOptions:
-    """Options as the pipeline takes them; those that would do nothing are refused."""
-    from xlan.options import CaptionOptions
-
-    if samples is not None and beams is not None:
-        raise typer.BadParameter("searches, but --sample draws; leave one out", param_hint="--beams")
-    given = {"--temperature": temperature, "--top-p": top_p, "--seed": seed}
-    for option, value in given.items():
-        if samples is None and value is not None:
-            raise typer.BadParameter("does something only together with --sample N", param_hint=option)
-    if temperature is not None and not 0 < temperature < float("inf"):
-        raise typer.BadParameter(f"expected a number above 0, got {temperature}", param_hint="--temperature")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise typer.BadParameter(f"expected a number above 0 and up to 1, got {top_p}", param_hint="--top-p")
-    return CaptionOptions(
-        beams=3 if beams is None else beams,
-        samples=samples or 0,
-        temperature=1.0 if temperature is None else temperature,
-        top_p=top_p,
-        seed=seed or 0,
-        must=tuple(must),
-    )
-
-
 def _is_one_picture(paths: list[str]) -> bool:
     return len(paths) == 1 and (paths[0] == STDIN or Path(paths[0]).is_file())
 
 
-def _plain_writer(options: CaptionOptions, *, named: bool) -> Write:
-    """The sentence alone for one picture; name, tab, sentence for several. A line for each sample that was drawn."""
+def _plain_writer(options: CaptionOptions, *, named: bool, confidence: bool | None = None) -> Write:
+    """The sentence alone for one picture; name, tab, sentence for several. A line for each sample that was drawn.
+
+    On a terminal, or when `confidence` says so, the confidence follows, with a mark where it is low; programs that read
+    the output get the sentences alone.
+    """
+    sure = sys.stdout.isatty() if confidence is None else confidence
 
     def write(name: str, found: Caption) -> None:
         for one in (found, *found.others) if options.samples else (found,):
-            typer.echo(f"{printable(name)}\t{one.text}" if named else one.text)
+            line = f"{printable(name)}\t{one.text}" if named else one.text
+            low = ", low" if one.confidence < LOW_CONFIDENCE else ""
+            typer.echo(f"{line}  (confidence {100 * one.confidence:.0f} %{low})" if sure else line)
 
     return write
 
@@ -222,6 +286,10 @@ class _Console:
         """One picture further."""
         self._bar.advance(self._task)
 
+    def stop(self) -> None:
+        """Take the bar away."""
+        self._bar.stop()
+
     def __enter__(self) -> _Console:
         self._bar.start()
         return self
@@ -229,4 +297,4 @@ class _Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self.stop()

@@ -1,6 +1,7 @@
-"""The file behind `xlan caption -o`: a line per picture, written as soon as it is known; the next run goes on there.
+"""The file behind `xlan caption -o`: a line per picture, written as soon as it is known; the next run continues there.
 
-A process killed in the middle of a line leaves a torn one; it is cut off and its picture captioned again.
+A process killed in the middle of a line leaves a torn one; it is cut off and its picture captioned again. A small file
+beside it, `.NAME.made-with.json`, remembers model and options, so that captions of others are never taken for these.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from xlan.caption_json import caption_record
 from xlan.errors import DataError
-from xlan.files import open_locked
+from xlan.files import open_locked, read_json, write_json
 from xlan.types import Caption
 
 # Longer than any line we write: a file without line ends is refused instead of read into memory.
@@ -25,18 +28,8 @@ _BEGINNING = b'{"image": "'
 
 
 def as_json(name: str, caption: Caption) -> str:
-    """One picture's line of JSON, without the line end."""
-    record = {
-        "image": name,
-        "caption": caption.text,
-        "confidence": round(caption.confidence, 6),
-        "score": round(caption.score, 6),
-        "words": [[word.text, round(word.probability, 6)] for word in caption.words],
-        "others": [
-            {"caption": other.text, "confidence": round(other.confidence, 6), "score": round(other.score, 6)}
-            for other in caption.others
-        ],
-    }
+    """One picture's line of JSON, without the line end: `image`, then `caption_record` without explanations."""
+    record = {"image": name, **caption_record(caption, explained=False)}
     try:
         line = json.dumps(record, ensure_ascii=False)
         line.encode("utf-8")
@@ -45,23 +38,48 @@ def as_json(name: str, caption: Caption) -> str:
     return line
 
 
+def write_coco(path: Path, captions: Mapping[str, str]) -> int:
+    """Write captions by picture as COCO results, a list of `image_id` and `caption`; returns how many.
+
+    The id is the number at the end of a file name, as in `COCO_val2014_000000391895.jpg`; without one, the name itself.
+
+    Raises:
+        DataError: two pictures have the same id.
+    """
+    names: dict[int | str, str] = {}
+    for name in captions:
+        number = re.search(r"([0-9]+)$", Path(name).stem)
+        image_id: int | str = int(number.group(1)[-18:]) if number else Path(name).stem
+        if image_id in names:
+            raise DataError(
+                f"{path}: {names[image_id]} and {name} have the same image_id {image_id}; caption one folder"
+            )
+        names[image_id] = name
+    write_json(path, [{"image_id": i, "caption": captions[name]} for i, name in names.items()], indent=None)
+    return len(names)
+
+
 class CaptionFile:
     """A file of captions, JSON lines or CSV by its suffix, that only grows.
 
     Args:
-        path: `.jsonl` or `.csv`; gone on with when it exists.
+        path: `.jsonl` or `.csv`; continued when it exists.
         samples: captions drawn per picture; CSV gets a column for each, JSON lines have them under `others`.
+        made_with: model and options as JSON values; a file that was made with others is refused. None does not look.
+        overwrite: begin again with an empty file.
 
     Attributes:
-        done: names of the pictures it already had.
+        done: captions it already had, by name of the picture.
 
     Raises:
-        DataError: the file is something else, was begun with other columns, is being written, or cannot be written.
+        DataError: the file is something else, was made with other options, is being written, or cannot be written.
     """
 
-    def __init__(self, path: Path, *, samples: int = 0) -> None:
+    def __init__(
+        self, path: Path, *, samples: int = 0, made_with: Mapping[str, Any] | None = None, overwrite: bool = False
+    ) -> None:
         self.path = path
-        self.done: set[str] = set()
+        self.done: dict[str, str] = {}
         self._columns = ["image", "caption", "confidence", "score", *(f"caption_{i}" for i in range(2, samples + 1))]
         suffix = path.suffix.lower()
         if suffix not in (".jsonl", ".csv"):
@@ -75,7 +93,12 @@ class CaptionFile:
         except OSError as error:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
         try:
-            self._go_on()
+            if overwrite:
+                os.ftruncate(self._handle, 0)
+            if made_with is not None:
+                is_new = not os.fstat(self._handle).st_size
+                check_made_with(path.with_name(f".{path.name}.made-with.json"), made_with, path, is_new=is_new)
+            self._continue()
         except BaseException:
             os.close(self._handle)
             raise
@@ -110,7 +133,7 @@ class CaptionFile:
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Learn what the file has, cut off a torn end, and stand behind the last line."""
         with self.path.open("rb") as file:
             end = self._read_csv(file) if self._is_csv else self._read_jsonl(file)
@@ -128,11 +151,14 @@ class CaptionFile:
         good = 0
         for number, line in enumerate(_lines(file, self.path), start=1):
             try:
-                self.done.add(_name_of(line))
+                name, text = _name_of(line)
+                self.done[name] = text
             except (ValueError, RecursionError) as error:
                 if _is_torn(line):
                     return good
-                raise DataError(f"{self.path}: line {number} is not ours: {error}; choose another file") from None
+                raise DataError(
+                    f"{self.path}: line {number} was not written by xlan caption: {error}; choose another file"
+                ) from None
             good = file.tell()
         return good
 
@@ -158,9 +184,11 @@ class CaptionFile:
             except (csv.Error, ValueError) as error:
                 if good and isinstance(error, csv.Error) and _at_end(file):
                     return good  # torn inside quotes
-                where = f"{self.path}: line {rows.line_num}"
-                raise DataError(f"{where} is not ours: {error}; choose another file") from None
+                raise self._foreign(rows.line_num, error) from None
             good = file.tell()
+
+    def _foreign(self, line: int, error: Exception) -> DataError:
+        return DataError(f"{self.path}: line {line} was not written by xlan caption: {error}; choose another file")
 
     def _take_row(self, row: list[str], *, first: bool) -> None:
         if first and row != self._columns:
@@ -169,7 +197,39 @@ class CaptionFile:
             raise ValueError(f"expected {len(self._columns)} columns, got {len(row)}")
         if not first:
             float(row[2]), float(row[3])
-            self.done.add(row[0])
+            self.done[row[0]] = row[1]
+
+
+def check_made_with(sidecar: Path, made_with: Mapping[str, Any], output: Path, *, is_new: bool) -> None:
+    """Remember in `sidecar` what an output is made with, or refuse to continue one that was made with something else.
+
+    Args:
+        sidecar: the small file that remembers.
+        made_with: model and options, as JSON values.
+        output: the file or folder it is about, for the message.
+        is_new: nothing has been written yet.
+
+    Raises:
+        DataError: the output was made with another model or other options, or nothing says with which.
+    """
+    if is_new:
+        write_json(sidecar, dict(made_with))
+        return
+    remedy = "use --overwrite to start again, or choose another name"
+    if not sidecar.is_file():
+        raise DataError(
+            f"{output}: already exists, and nothing says with which model and options it was made; {remedy}"
+        )
+    before = read_json(sidecar, max_bytes=1 << 20)
+    if not isinstance(before, dict):
+        raise DataError(f"{sidecar}: expected an object; {remedy}")
+    wanted = json.loads(json.dumps(dict(made_with)))
+    keys = [key for key in wanted if key != "model" and before.get(key) != wanted[key]]
+    if "model_sha256" in keys:
+        raise DataError(f"{output}: was made with another model ({before.get('model')}); {remedy}")
+    if keys:
+        changes = ", ".join(f"{key} {before.get(key)!r} and not {wanted[key]!r}" for key in keys)
+        raise DataError(f"{output}: was made with {changes}; {remedy}")
 
 
 def _at_end(file: BinaryIO) -> bool:
@@ -185,16 +245,16 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
         yield line
 
 
-def _name_of(line: bytes) -> str:
-    """The picture of a line of JSON; ValueError when it is not a whole line of ours."""
+def _name_of(line: bytes) -> tuple[str, str]:
+    """The picture of a line of JSON and its caption; ValueError when it is not a whole line."""
     record = json.loads(line)
     if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in ("image", "caption")):
         raise ValueError("expected an object with 'image' and 'caption'")
-    return str(record["image"])
+    return record["image"], record["caption"]
 
 
 def _is_torn(line: bytes) -> bool:
-    """Whether this is the beginning of a line of ours; a power failure may leave zeros where the rest would be."""
+    """Whether this is the beginning of a line; a power failure may leave zeros where the rest would be."""
     begun = line.rstrip(b"\0")
     return not line.endswith(b"\n") and (begun.startswith(_BEGINNING) or _BEGINNING.startswith(begun))
 

@@ -78,7 +78,9 @@ def inspect(
 
         store = FeatureStore(features)
     summary = summarise(captions, pictures=pictures_of(captions, images), features=store)
-    typer.echo(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if as_json else printable(_text(summary)))
+    typer.echo(
+        json.dumps(asdict(summary), indent=2, ensure_ascii=False) if as_json else printable(_text(summary), lines=True)
+    )
 
 
 def _text(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""`xlan doctor`: what works here, what does not, and what to type."""
+"""`xlan doctor`: what works here, what does not, and what to do."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look at this installation: what works, what does not, what to type.
+    """Look at this installation: what works, what does not, and what to do about it.
 
-    The exit status is 1 when something that captioning cannot do without is broken; what is only absent costs nothing.
+    The exit status is 1 when something that captioning cannot do without is broken; what is only absent does no harm.
     """
     from xlan.cli.health import all_checks
 
@@ -49,12 +49,14 @@ def _show(check: Check) -> None:
     word, colour = _MARKS[check.status]
     typer.echo(f"{typer.style(f'{word:<7}', fg=colour)}{check.name:<17} {check.detail}")
     if check.fix:
-        typer.echo(f"{'':25}type: {check.fix}")
+        typer.echo(f"{'':25}{'type: ' if check.typed else ''}{check.fix}")
 
 
 def _summary(found: list[Check], healthy: bool) -> str:
     if not healthy:
         return f"\nxlan {__version__}: does not work here; see BROKEN above"
     counts = {status: sum(check.status == status for check in found) for status in _MARKS}
-    broken = f", {counts['broken']} broken" if counts["broken"] else ""
-    return f"\nxlan {__version__}: works; {counts['ok']} things are in order, {counts['absent']} not installed{broken}"
+    state = "captioning works"
+    if counts["broken"]:
+        state += f", but {counts['broken']} of the other things {'is' if counts['broken'] == 1 else 'are'} broken"
+    return f"\nxlan {__version__}: {state}; {counts['ok']} checks passed, {counts['absent']} not installed"

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.engine import ENGINE_HELP, EngineChoice
-from xlan.cli.pictures import STDIN, printable, read_stdin
-from xlan.cli.text import short_names
-from xlan.errors import DataError
+from xlan.cli.pictures import STDIN, read_stdin
+from xlan.cli.text import printable, short_names
+from xlan.errors import DataError, DecodingError
 from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
     from PIL import Image
 
 PAGES, FIGURES = (".html", ".htm"), (".png",)
-RUNNERS_UP = 3
 
 
 def explain(
@@ -31,17 +30,18 @@ def explain(
         typer.Option("-o", "--output", help="Where to: a page (.html) or a figure (.png).", show_default=False),
     ],
     model: Annotated[
-        Path | None, typer.Option(help="Model directory; without it, the model that comes with xlan.")
+        Path | None, typer.Option(metavar="DIR", help="Model directory; without it, the model that comes with xlan.")
     ] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A second model directory, to be shown beside the first.")
     ] = None,
-    beams: Annotated[int, typer.Option(help="Sentences kept while searching.", min=1)] = 3,
+    beams: Annotated[int, typer.Option(metavar="N", help="Sentences kept while searching, 1 to 10.")] = 3,
     must: Annotated[
         list[str] | None,
-        typer.Option(help="A word or phrase that has to appear; 'dog|dogs' for either; may be repeated."),
+        typer.Option(metavar="WORD", help="A word or phrase that has to appear; 'dog|dogs' for either; repeatable."),
     ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
 ) -> None:
     """Show where the model looked for each word of its caption, how sure it was and what it nearly said.
 
@@ -49,16 +49,22 @@ def explain(
     """
     _check_output(output, photo)
     from xlan.files import atomic_path, write_text
-    from xlan.options import CaptionOptions
+    from xlan.options import EXPLAINED_RUNNERS_UP, CaptionOptions
     from xlan.pages.explanation import Account, explanation_page
     from xlan.pages.figure import figure_png
     from xlan.pipeline import Captioner
 
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    options = CaptionOptions(beams=beams, must=tuple(must or ()), attention=True, runners_up=RUNNERS_UP)
+    try:
+        options = CaptionOptions(beams=beams, must=tuple(must or ()), attention=True, runners_up=EXPLAINED_RUNNERS_UP)
+    except DecodingError as error:
+        raise typer.BadParameter(str(error)) from None
     models = [model] if compare is None else [model, compare]
     threads = leave_a_core()
-    captioners = [Captioner.from_pretrained(directory, engine=engine.engine, threads=threads) for directory in models]
+    captioners = [
+        Captioner.from_pretrained(directory, engine=engine.engine, device=device, threads=threads)
+        for directory in models
+    ]
     for captioner in captioners:
         captioner.check(options)
     source = read_stdin() if photo == STDIN else Path(photo)

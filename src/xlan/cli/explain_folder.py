@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from xlan.cli.caption_file import check_made_with
 from xlan.cli.explain import open_for_page
 from xlan.cli.pictures import STDIN
 
@@ -18,24 +19,38 @@ MOST_LETTERS = 48
 
 
 class ExplainFolder:
-    """A folder of explanations that fills up; the next run goes on there.
+    """A folder of explanations that fills up; the next run continues there.
 
     Args:
         folder: made when it is missing.
         model: what to call the model on the pages.
         drawn: whether captions are drawn at random.
+        made_with: model and options as JSON values; a folder of pages that were made with others is refused.
+        overwrite: write pages again that already exist.
 
     Attributes:
         written: pages written so far.
     """
 
-    def __init__(self, folder: Path, *, model: str, drawn: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        model: str,
+        drawn: bool,
+        made_with: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> None:
         self.folder = folder
         self.written = 0
         self._model = model
         self._drawn = drawn
         self._bytes: dict[str, bytes] = {}  # of pictures on their way through the model that no file holds
+        self._overwrite = overwrite
         folder.mkdir(parents=True, exist_ok=True)
+        if made_with is not None:
+            is_new = overwrite or not any(folder.glob("*.html"))
+            check_made_with(folder / ".made-with.json", made_with, folder, is_new=is_new)
 
     def path_of(self, name: str) -> Path:
         """Where the page of a picture is."""
@@ -43,7 +58,7 @@ class ExplainFolder:
 
     def has(self, name: str) -> bool:
         """Whether a picture has its page; standard input never has, since each time it is another picture."""
-        return name != STDIN and self.path_of(name).is_file()
+        return not self._overwrite and name != STDIN and self.path_of(name).is_file()
 
     def remember(self, pictures: Iterable[tuple[str, Path | bytes]]) -> Iterator[tuple[str, Path | bytes]]:
         """Pass pictures on to the model, and keep until `add` what could not be read again."""

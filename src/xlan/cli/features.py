@@ -87,7 +87,7 @@ def import_(
             on_progress=on_progress,
         )
     missing = [] if captions is None else _without_features(captions, output)
-    typer.echo(printable(_text(report, output)))
+    typer.echo(printable(_text(report, output), lines=True))
     if missing:
         typer.echo(printable(f"without     {len(missing):,} images with captions have no features: {_some(missing)}"))
     if report.left_out or missing:

@@ -1,4 +1,4 @@
-"""What `xlan doctor` looks at: each check says what it found and, where something is wrong, what to type.
+"""What `xlan doctor` looks at: each check says what it found and, where something is wrong, what to do.
 
 torch is first tried in a child process: a torch that does not start, or a processor that stops it, is then a finding
 and not the end of the doctor.
@@ -65,7 +65,8 @@ class Check:
         name: what, in a word or two.
         status: it works; it is not there, which only some commands miss; or it is there and does not work.
         detail: what was found.
-        fix: what to type or do; empty when nothing has to be done.
+        fix: what to do; empty when nothing has to be done.
+        typed: `fix` is a command to type, not advice in words.
         core: captioning and training cannot do without it.
     """
 
@@ -74,6 +75,7 @@ class Check:
     detail: str
     fix: str = ""
     core: bool = False
+    typed: bool = True
 
 
 def all_checks(model: Path | None) -> Iterator[Check]:
@@ -102,7 +104,7 @@ def python() -> Check:
     found = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
     tested = f"3.{OLDEST_PYTHON[1]} to 3.{NEWEST_PYTHON[1]}"
     if sys.version_info < OLDEST_PYTHON:
-        return Check("Python", "broken", found, f"install Python {tested}", core=True)
+        return Check("Python", "broken", found, f"install Python {tested}", core=True, typed=False)
     if sys.version_info[:2] > NEWEST_PYTHON:
         return Check("Python", "ok", f"{found}; newer than what is tested ({tested})", core=True)
     return Check("Python", "ok", found, core=True)
@@ -164,8 +166,9 @@ def torch_check(probe: Probe) -> Check:
     graphics = "with a usable GPU" if facts["cuda"] else "no GPU used"
     build = "a build for GPUs" if facts["build"] else "the CPU build"
     detail = f"{facts['version']} ({build}), {facts['cpu']}, {graphics}, {facts['threads']} threads on {cores} cores"
-    fix = "" if facts["threads"] <= cores else f"more threads than cores are slow; type: export OMP_NUM_THREADS={cores}"
-    return Check("torch", "ok", detail, fix)
+    if facts["threads"] > cores:
+        return Check("torch", "ok", f"{detail}, which is slow", f"export OMP_NUM_THREADS={cores}")
+    return Check("torch", "ok", detail)
 
 
 def onnxruntime_check() -> Check:
@@ -189,7 +192,7 @@ def bf16_check(probe: Probe) -> Check:
     if Probe(_BF16, **_CALMER).finish() == 0:
         name, value = next(iter(_CALMER.items()))
         return Check("bf16", "broken", detail, f"export {name}={value}")
-    return Check("bf16", "broken", detail, "train with precision fp32")
+    return Check("bf16", "broken", detail, "train with precision fp32", typed=False)
 
 
 def packages() -> Iterator[Check]:
@@ -307,7 +310,7 @@ def model_checks(model: Path | None, *, engine_works: bool) -> Iterator[Check]:
         now = time.perf_counter()
     except XlanError as error:
         fix = "pip install --force-reinstall xlan" if model is None else "copy the model directory again"
-        yield Check("model", "broken", str(error), fix, core=True)
+        yield Check("model", "broken", str(error), fix, core=True, typed=model is None)
         return
     seconds = (
         f"loads in {loaded - began:.1f} s with {captioner.engine.name}, captions a picture in {now - loaded:.2f} s"
@@ -324,7 +327,7 @@ def java() -> Check:
         found = find_java()
     except XlanError as error:
         what, _, fix = str(error).partition(": ")
-        return Check("Java", "absent", f"{what} (only the official SPICE needs it)", fix)
+        return Check("Java", "absent", f"{what} (only the official SPICE needs it)", fix, typed=False)
     detail = f"Java {found.version} at {found.executable}"
     try:
         find_corenlp()

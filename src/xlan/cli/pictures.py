@@ -79,8 +79,3 @@ def _matches(pattern: str) -> Iterator[tuple[str, Path]]:
     for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207 - takes absolute patterns too
         if named_like_picture(name) and not Path(name).is_dir():
             yield _named(Path(name))
-
-
-def printable(text: str) -> str:
-    """Text for a terminal: file names can hold control sequences and bytes that are no text."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def printable(text: str) -> str:
-    """Text for a terminal: control characters, which names in other people's files may hold, are made visible."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text for a terminal: control characters and bytes that are no text, which file names may hold, become escapes.
+
+    With `lines`, ends of lines stay as they are.
+    """
+    return "".join(c if c.isprintable() or (lines and c == "\n") else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

@@ -44,12 +44,14 @@ class Loaded:
         vocabulary: ids ↔ words.
         extractor: pictures → regions, on the same device; None for models that take region features only.
         judge: says how far its captions can be believed, with what the directory has for that.
+        identity: a hash of its files, the same for every copy of this model.
     """
 
     engine: Engine
     vocabulary: Vocabulary
     extractor: RegionExtractor | None
     judge: Judge
+    identity: str
 
 
 def load(
@@ -140,6 +142,7 @@ def _onnx(found: ModelDirectory, threads: int | None) -> Loaded:
         vocabulary=found.vocabulary,
         extractor=OnnxGridExtractor.load(found.extras[VISION], threads=threads) if VISION in found.extras else None,
         judge=judge_of(found.extras),
+        identity=found.identity,
     )
 
 
@@ -162,6 +165,7 @@ def _torch(found: ModelDirectory, device: str, threads: int | None) -> Loaded:
         vocabulary=found.vocabulary,
         extractor=GridExtractor.load(found.extras[VISION]).to(where) if VISION in found.extras else None,
         judge=judge_of(found.extras),
+        identity=found.identity,
     )
 
 

@@ -129,6 +129,7 @@ class Seconds(BaseModel):
 class CaptionAnswer(BaseModel):
     """What the model says of a picture."""
 
+    version: int = Field(description="Version of this record; raised when a key changes its meaning or disappears.")
     caption: str
     confidence: float = Field(
         ge=0,

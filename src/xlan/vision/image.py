@@ -13,7 +13,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,10 @@ from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImage
 
 from xlan.errors import ImageError
 
-ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | Image.Image | npt.NDArray[Any]"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | Image.Image | npt.NDArray[Any] | Tensor"
 
 # Class and first bytes of every format that is opened. JPEG's own class is used, not its factory, which would look
 # for further pictures in the file.
@@ -91,8 +94,8 @@ def open_image(
     """Open a picture from anywhere as upright RGB.
 
     Args:
-        source: a path, the bytes of a file, an open binary file, a Pillow image, or an array `[H, W]`, `[H, W, 1]`,
-            `[H, W, 3]` or `[H, W, 4]` of uint8, uint16, bool, or floats in 0–1.
+        source: a path, the bytes of a file, an open binary file, a Pillow image, or an array or tensor `[H, W]`,
+            `[H, W, C]` with 1, 3 or 4 channels or `[C, H, W]` with 1 or 3, of uint8, uint16, bool, or floats in 0–1.
         limits: what to refuse.
         min_side: when given, a JPEG may be decoded at a half, a quarter or an eighth, both sides staying at least this
             long. `original_size` still tells the size of the file.
@@ -106,6 +109,8 @@ def open_image(
     """
     if isinstance(source, Image.Image):
         return _finish(source, name or "image", limits, min_side=None)
+    if hasattr(source, "detach") and hasattr(source, "cpu"):  # a tensor, without importing torch
+        return _from_array(source.detach().cpu().numpy(), name or "tensor", limits)
     if isinstance(source, np.ndarray):
         return _from_array(source, name or "array", limits)
     if isinstance(source, str | os.PathLike):
@@ -297,11 +302,15 @@ def _to_bytes(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
 
 def _from_array(array: npt.NDArray[Any], name: str, limits: ImageLimits) -> Image.Image:
     shape = list(array.shape)
+    if array.ndim == 3 and array.shape[2] not in (1, 3, 4) and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)  # [C, H, W], as tensors come
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
-        raise ImageError(f"{name}: expected shape [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], got {shape}")
+        raise ImageError(
+            f"{name}: expected [H, W], [H, W, C] or [C, H, W] with 1 or 3 channels (C last: or 4), got {shape}"
+        )
     if array.dtype.kind not in "biuf":
         raise ImageError(f"{name}: expected numbers as pixels, got {array.dtype}")
-    _check_pixels(shape[1], shape[0], name, limits)
+    _check_pixels(array.shape[1], array.shape[0], name, limits)
     pixels = _to_bytes(array, name)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
