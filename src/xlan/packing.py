@@ -30,6 +30,7 @@ from xlan.pretrained import (
 from xlan.text.vocab import Vocabulary
 from xlan.vision.familiar import EXAMPLES, Familiar
 from xlan.vision.grid_settings import read_vision
+from xlan.vision.regions import check_same_extractor
 from xlan.vision.store import FeatureStore
 from xlan.vision.words import WordHead
 
@@ -95,6 +96,7 @@ def pack_model(
 
     Raises:
         ModelError: something exists at `output`, or the features have another width.
+        FeatureError: the model was trained with features of another network.
         WeightsError: a file is missing or damaged.
     """
     _check_output(output, replace=replace)
@@ -110,6 +112,10 @@ def pack_model(
             )
     extras: dict[str, os.PathLike[str] | str | bytes] = dict(trained.extras)
     if vision is not None:
+        if detector is None:
+            file = read_vision(vision)
+            made_by = file.settings.describe(file.digest)
+            check_same_extractor(trained.features, made_by, model=str(model), features=str(vision))
         extras[VISION] = vision
     if familiar is not None:
         extras[FAMILIAR] = familiar.to_bytes()

@@ -11,6 +11,7 @@ from xlan.cli.main import app
 from xlan.model.build import build_model
 from xlan.pipeline import Captioner
 from xlan.pretrained import from_pretrained, save_pretrained
+from xlan.vision.grid import GridExtractor
 from xlan.vision.regions import extract_regions
 from xlan.vision.store import FeatureStoreWriter
 
@@ -61,6 +62,18 @@ def test_a_model_that_is_there_is_replaced_only_when_told(trained: Path, model_d
     assert status == 1
     assert "already exists there; use --force" in said
     assert pack(*arguments, "--force")[0] == 0
+
+
+def test_vision_that_did_not_make_the_features_is_refused(model_directory: Path, tmp_path: Path) -> None:
+    loaded = from_pretrained(model_directory)
+    vision, weights = model_directory / "vision.safetensors", loaded.model.state_dict()
+    right = GridExtractor.load(vision).description
+    for features, status in ((right, 0), ({**right, "weights": "sha256:0000"}, 1), ({**right, "cells": 3}, 1)):
+        save_pretrained(tmp_path / "model", loaded.model.spec, weights, loaded.vocabulary, features=features)
+        found, said = pack(tmp_path / "model", "--vision", vision, "--force", "-o", tmp_path / "whole")
+        assert found == status, said
+    assert "comes from another network than" in said
+    assert "cells None instead of 3" in said
 
 
 def test_vision_of_another_width_is_refused(model_directory: Path, tmp_path: Path) -> None:

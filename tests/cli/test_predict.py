@@ -60,7 +60,7 @@ def test_features_of_another_network_are_refused(folder: Path, tmp_path: Path) -
         index.write_text(json.dumps({**json.loads(index.read_text()), "extractor": extractor}))
         code, output = predict(tmp_path, "--split=val")
         assert code == status, output
-    assert "made by another network than" in output
+    assert "comes from another network than" in output
     assert "(weights sha256:bbbb instead of sha256:aaaa)" in output
 
 

@@ -29,5 +29,5 @@ def test_the_same_or_an_unknown_network_is_accepted(trained: dict[str, Any], sto
     ],
 )
 def test_another_network_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FeatureError, match=rf"^f: made by another network than m was trained with \({message}\)"):
+    with pytest.raises(FeatureError, match=rf"^f: comes from another network than m was trained with \({message}\)"):
         check_same_extractor(GRID, {**GRID, **changes}, model="m", features="f")

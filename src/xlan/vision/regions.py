@@ -83,8 +83,8 @@ def check_same_extractor(trained: Mapping[str, Any], store: Mapping[str, Any], *
         return
     differences = ", ".join(f"{name} {store.get(name)} instead of {trained.get(name)}" for name in names)
     raise FeatureError(
-        f"{features}: made by another network than {model} was trained with ({differences}); extract the features "
-        "again with the model's own network (xlan features extract --vision)"
+        f"{features}: comes from another network than {model} was trained with ({differences}); use the network whose "
+        "features it was trained on (xlan features extract --vision)"
     )
 
 
