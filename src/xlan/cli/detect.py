@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xlan.cli.pictures import STDIN, find_pictures, printable
+from xlan.cli.pictures import STDIN, find_pictures
+from xlan.cli.text import printable
 from xlan.errors import ImageError, ModelError
 from xlan.threads import leave_a_core
 
