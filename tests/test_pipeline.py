@@ -314,3 +314,79 @@ def test_the_code_of_the_page_runs(
     monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
     exec(code, {})
     assert "beach.jpg " in capsys.readouterr().out
+
+
+def test_options_by_name(captioner: Captioner) -> None:
+    image = noise(1)
+    assert captioner.caption(image, beams=1, max_length=4) == captioner.caption(
+        image, CaptionOptions(beams=1, max_length=4)
+    )
+    changed = captioner.caption(image, CaptionOptions(beams=1), must="dog")
+    assert "dog" in changed.text.split()
+    with pytest.raises(DecodingError, match="'beam': no such option; the options are beams, samples"):
+        captioner.caption(image, beam=3)
+    with pytest.raises(DecodingError, match="temperature has an effect only together with samples"):
+        captioner.caption(image, temperature=0.5)
+
+
+def test_tensors_and_channels_first(captioner: Captioner) -> None:
+    pixels = np.asarray(noise(3))
+    expected = captioner.caption(pixels)
+    for other in (
+        torch.from_numpy(pixels.copy()),
+        pixels.transpose(2, 0, 1),
+        torch.from_numpy(pixels.copy()).permute(2, 0, 1),
+    ):
+        assert same(captioner.caption(other), expected)
+
+
+def test_a_stream_of_pictures(captioner: Captioner) -> None:
+    results = captioner.caption_stream((image for image in (noise(0), b"PK\x03\x04", noise(1))), batch_size=2)
+    first, second, third = results
+    assert isinstance(second, ImageError)
+    assert same(first, captioner.caption(noise(0)))
+    assert same(third, captioner.caption(noise(1)))
+
+
+def test_a_picture_the_extractor_refuses_does_not_stop_the_others(
+    captioner: Captioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert captioner.extractor is not None
+    extract = captioner.extractor.extract
+
+    def refuse_white(images):
+        if any(image.pixels.min() == 255 for image in images):
+            raise ImageError("no regions were found in it")
+        return extract(images)
+
+    monkeypatch.setattr(captioner.extractor, "extract", refuse_white)
+    pictures = [("a", noise(0)), ("white", Image.new("RGB", (9, 9), "white")), ("b", noise(1))]
+    results = dict(captioner.caption_many(pictures, batch_size=3))
+    assert str(results["white"]) == "white: no regions were found in it"
+    assert isinstance(results["a"], Caption)
+    assert isinstance(results["b"], Caption)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"beams": "3"}, "beams: expected a whole number from 1 to 10, got '3'"),
+        ({"beams": 2.5}, "beams: expected a whole number from 1 to 10, got 2.5"),
+        ({"beams": 10**5}, "beams: expected a whole number from 1 to 10, got 100000"),
+        ({"beams": True}, "beams: expected a whole number from 1 to 10, got True"),
+        ({"seed": 1.5}, "seed: expected a whole number from 0 to 9007199254740991, got 1.5"),
+        ({"temperature": float("nan")}, "temperature: expected a number from 0.05 to 10, got nan"),
+        ({"must": (3,)}, r"must: expected words, as a list of strings, got \(3,\)"),
+        ({"must": ["a"] * 11}, "must: expected at most 10 words or phrases, got 11"),
+        ({"rule": "best"}, "rule: expected released or earlier, got 'best'"),
+        ({"attention": 1}, "attention: expected True or False, got 1"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(DecodingError, match=f"^{message}"):
+        CaptionOptions(**given)  # type: ignore[arg-type]
+
+
+def test_one_string_is_one_required_word() -> None:
+    assert CaptionOptions(must="dog").must == ("dog",)  # type: ignore[arg-type]
+    assert CaptionOptions(must=["dog", "cat"]).must == ("dog", "cat")  # type: ignore[arg-type]
