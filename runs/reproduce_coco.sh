@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The paper's X-LAN from files to score: features → cross-entropy → self-critical → test split.
 # Expects Karpathy's dataset_coco.json and the bottom-up features (the 10-100 regions TSV, or a folder of npz) in data/coco.
-# One GPU does; give GPUS=4 for four. Every stage can be killed and the script started again: it goes on where it was.
+# One GPU does; give GPUS=4 for four. Every stage can be killed and the script started again: it continues.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 model=${MODEL:-xlan} # or xtransformer, transformer

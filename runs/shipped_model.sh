@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The model that comes with xlan, from pictures to package: vision → features → cross-entropy → self-critical → scores.
 # DATA has dataset.json (Karpathy's format, a fifth of COCO), its pictures in tar shards and boxes.json.gz.
-# About three hours on two CPU cores. It can be killed at any time and started again: every stage goes on where it was.
+# About three hours on two CPU cores. It can be killed at any time and started again: every stage continues.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 xlan=${XLAN:-xlan}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Does X-Linear attention help? The same features, captions, steps and seeds with and without it, scored on validation.
-# Needs the features that runs/shipped_model.sh extracts. About half an hour on two cores; killed, it goes on where it was.
+# Needs the features that runs/shipped_model.sh extracts. About half an hour on two cores; killed and started again, it continues.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 xlan=${XLAN:-xlan}

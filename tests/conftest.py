@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from xlan.threads import sleep_while_waiting
+
+sleep_while_waiting()  # before torch is imported, as the command line does
+
 # Some virtual machines announce AMX and then stop the process at its first instruction; tests do without it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from xlan.training.losses import cross_entropy, label_smoothed, policy_gradient
+from xlan.training.losses import caption_loss, cross_entropy, label_smoothed, policy_gradient
 
 
 @pytest.mark.parametrize("tag", ["xlan", "xtransformer"])
@@ -84,3 +84,12 @@ def test_a_better_sample_becomes_likelier() -> None:
     policy_gradient(logits.log_softmax(1)[:, 2], torch.tensor([1.0])).backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert logits.grad[0, 2] < 0 < logits.grad[0, 0]
+
+
+def test_the_loss_of_captions_ignores_what_is_behind_their_ends() -> None:
+    torch.manual_seed(0)
+    logits, targets, lengths = torch.randn(5, 7), torch.randint(0, 7, (2, 4)), torch.tensor([2, 3])
+    words = torch.cat([targets[0, :2], targets[1, :3]])
+    expected = torch.nn.functional.cross_entropy(logits, words)
+    torch.testing.assert_close(caption_loss(logits, targets, lengths), expected)
+    torch.testing.assert_close(caption_loss(logits, targets, lengths, reduction="sum"), 5 * expected)

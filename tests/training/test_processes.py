@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -87,8 +88,12 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
     pytest.fail(f"step {step} not reached in {PATIENCE} s")
 
 
-def run_here(file: Path, resume: str | None = None) -> int:
-    return run_training(parse_config(yaml.safe_load(file.read_text())), resume_from=resume)
+def run_here(file: Path, resume: str | None = None, threads: int | None = None) -> int:
+    before = torch.get_num_threads()
+    try:
+        return run_training(parse_config(yaml.safe_load(file.read_text())), resume_from=resume, threads=threads)
+    finally:
+        torch.set_num_threads(before)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -96,15 +101,20 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("stage", ["xe", "scst"])
-def test_killed_at_random_points_it_ends_with_the_same_bits(stage: str, settings: Any, start: Any) -> None:
+def test_killed_at_random_points_it_ends_with_the_same_bits(
+    stage: str, settings: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two threads, as on most machines; the resumed run takes their number from the checkpoint."""
     whole, whole_file = settings("whole", stage)
-    run_here(whole_file)
+    run_here(whole_file, threads=2)
     folder, file = settings("killed", stage)
-    process = start("xlan", "train", str(file))
+    process = start("xlan", "train", str(file), "--threads", "2")
     wait_for_step(folder, random.randint(2, 12), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert run_here(file, resume="auto") == 0
+    assert json.loads((folder / "environment.json").read_text())["threads"] == 2
     ours, theirs = weights(folder), weights(whole)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+def told(folder: Path) -> list[dict[str, Any]]:
+    """Steps and evaluations of a log, without what a clock measured."""
+    clock = {"time", "seconds", "captions_per_second", "reward_wait"}
+    records = [r for r in read_json_lines(folder / "log.jsonl") if r["kind"] in ("step", "evaluation")]
+    return [{key: value for key, value in record.items() if key not in clock} for record in records]
+
+
 @pytest.mark.parametrize("stage", ["xe", "scst"])
 class TestWholeRun:
     def test_it_leaves_a_complete_folder(self, settings: Settings, tmp_path: Path, stage: str) -> None:
@@ -83,11 +91,7 @@ class TestWholeRun:
             run(settings(stage, folder, train={"epochs": 3, "max_steps": stop_at}), resume="auto")
         assert run(settings(stage, folder, train={"epochs": 3}), resume="auto") == 0
         assert same(weights(folder), weights(tmp_path / "whole"))
-        logs = [list(read_json_lines(path / "log.jsonl")) for path in (folder, tmp_path / "whole")]
-        steps = [[(r["step"], r["loss"]) for r in log if r["kind"] == "step"] for log in logs]
-        assert steps[0] == steps[1]
-        scores = [[r["scores"] for r in log if r["kind"] == "evaluation"] for log in logs]
-        assert scores[0] == scores[1]
+        assert told(folder) == told(tmp_path / "whole")
 
 
 class TestBadInput:
@@ -142,6 +146,10 @@ class TestBadInput:
     def test_an_unknown_model_option(self, settings: Settings, tmp_path: Path) -> None:
         value = settings("xe", tmp_path / "run", model={"options": {"dims": 3}})
         self.refuse(value, "unknown key 'dims'")
+
+    def test_a_model_larger_than_the_machine(self, settings: Settings, tmp_path: Path) -> None:
+        value = settings("xe", tmp_path / "run", model={"options": {"dim": 10_000_000}})
+        self.refuse(value, r"model\.options: a model of [0-9.e+]+ parameters needs [0-9,]+ GiB .*; choose smaller")
 
     def test_scheduled_sampling_with_a_transformer(self, settings: Settings, tmp_path: Path) -> None:
         value = settings("xe", tmp_path / "run", train={"scheduled_sampling": {}})
@@ -278,3 +286,63 @@ def test_weights_that_are_not_finite_name_the_images_in_the_second_stage(
     value["model"] = {"init": str(tmp_path / "broken")}
     with pytest.raises(XlanError, match=r"NaN.* at step 1 \(epoch 1\) on images shapes-\d+, "):
         run(value)
+
+
+@pytest.mark.parametrize("stage", ["xe", "scst"])
+def test_averaged_weights_resume_bit_for_bit_with_the_same_log(settings: Settings, tmp_path: Path, stage: str) -> None:
+    """Lines of the log cover 5 steps, checkpoints 2: the sums in between must survive too."""
+    changes: dict[str, Any] = {"logging": {"every": 5}}
+    if stage == "scst":
+        changes["scst"] = {"baseline": "mean", "bleu_weight": 0.5}
+    schedule = {"name": "step", "every": 1, "factor": 0.5}
+    numbers = {"epochs": 2, "average": 0.9, "schedule": schedule}
+    run(settings(stage, tmp_path / "whole", train=numbers, **changes))
+    for stop_at in (3, 7):
+        run(settings(stage, tmp_path / "parts", train={**numbers, "max_steps": stop_at}, **changes), resume="auto")
+    (tmp_path / "parts" / ".log.jsonl.abc.tmp").write_text("left by a kill")
+    run(settings(stage, tmp_path / "parts", train=numbers, **changes), resume="auto")
+    assert same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+    assert told(tmp_path / "parts") == told(tmp_path / "whole")
+    assert not list((tmp_path / "parts").glob(".*.tmp"))
+    newest = CheckpointFolder(tmp_path / "whole" / "checkpoints", keep=2).names()[0]
+    assert same(weights(tmp_path / "whole"), load_file(newest / "average.safetensors"))
+    assert not same(weights(tmp_path / "whole"), load_file(newest / "model.safetensors"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(settings: Settings, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "run"
+    run(settings("xe", folder, train={"epochs": 1}, checkpoint={"every": 2, "keep": 1}))
+    run(settings("xe", tmp_path / "whole", train={"epochs": 2}))
+    checkpoints = CheckpointFolder(folder / "checkpoints", keep=3)
+    good = checkpoints.names()[0]
+    bad = good.with_name("step-00000099-0099")
+    shutil.copytree(good, bad)
+    content = bytearray((bad / "optimizer.safetensors").read_bytes())
+    content[-1] ^= 1
+    (bad / "optimizer.safetensors").write_bytes(content[:-1] if damage == "cut" else content)
+    value = settings("xe", folder, train={"epochs": 2}, checkpoint={"every": 2, "keep": 1})
+    assert run(value, resume="auto") == 0
+    (warning,) = [r["text"] for r in read_json_lines(folder / "log.jsonl") if r["kind"] == "warning"]
+    assert "skipped a damaged checkpoint, now called damaged-step-00000099-0099: " in warning
+    assert same(weights(folder), weights(tmp_path / "whole"))
+
+
+def test_a_batch_larger_than_the_data_is_told(settings: Settings, tmp_path: Path) -> None:
+    assert run(settings("xe", tmp_path / "run", train={"epochs": 1, "batch_size": 1_000_000})) == 0
+    warnings = [r["text"] for r in read_json_lines(tmp_path / "run" / "log.jsonl") if r["kind"] == "warning"]
+    assert warnings == ["train.batch_size 1,000,000 is more than the 48 training images: an epoch is one step"]
+
+
+def test_a_checkpoint_of_another_number_of_threads_is_told(settings: Settings, tmp_path: Path) -> None:
+    run(settings("xe", tmp_path / "run", train={"epochs": 1}))
+    threads = torch.get_num_threads()
+    try:
+        value = settings("xe", tmp_path / "run", train={"epochs": 2})
+        assert run_training(parse_config(value), resume_from="auto", threads=threads + 1) == 0
+    finally:
+        torch.set_num_threads(threads)
+    warnings = [r["text"] for r in read_json_lines(tmp_path / "run" / "log.jsonl") if r["kind"] == "warning"]
+    assert warnings == [
+        f"the checkpoint was made with {threads} thread(s), now {threads + 1}: weights may differ in the last bits"
+    ]

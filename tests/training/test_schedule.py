@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlan.training.schedule import Constant, Cosine, Noam, Plateau, ScheduledSampling
+from xlan.training.schedule import Constant, Cosine, Noam, Plateau, ScheduledSampling, StepDecay
 
 
 @pytest.mark.parametrize("width", [768, 1024])
@@ -69,3 +69,11 @@ def test_cosine_falls_to_its_floor() -> None:
     assert schedule.rate(55) == pytest.approx(0.55)
     assert schedule.rate(100) == pytest.approx(0.1)
     assert schedule.rate(10_000) == pytest.approx(0.1)
+
+
+def test_step_decay_falls_at_the_epochs_told() -> None:
+    schedule = StepDecay(1.0, 0.5, every=2, batches=10, start=1)
+    rates = [schedule.rate(10 * epoch) for epoch in range(8)]
+    assert rates == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.125]
+    assert schedule.rate(29) == 1
+    assert StepDecay(1.0, 0.5, every=2, batches=10, warmup=4).rate(0) == 0.25

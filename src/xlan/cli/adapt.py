@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +55,8 @@ def adapt(
     """
     from xlan.adapt.data import BoxLabels
     from xlan.adapt.run import Adaptation, AdaptSettings
-    from xlan.errors import DataError
+    from xlan.errors import DataError, TrainingError
+    from xlan.files import open_locked
     from xlan.training.stop import StopRequest
     from xlan.vision.sources import karpathy_pictures
 
@@ -78,12 +80,20 @@ def adapt(
     if not train or not val:
         raise DataError(f"{dataset}: needs pictures of the splits train and val, has {len(train)} and {len(val)}")
     labels = BoxLabels.load(*boxes) if boxes else None
-    run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, threads=threads)
-    begun = f"continuing after step {run.step}" if run.resumed else "starting"
-    typer.echo(f"{begun}: {len(train)} pictures, {run.total_steps} steps, {len(run.words)} words", err=True)
-    stop = StopRequest()
-    with stop.listening():
-        done = run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show, stop=stop)
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = open_locked(output / ".lock")
+    except BlockingIOError:
+        raise TrainingError(f"{output}: another run is using this folder; choose another (-o)") from None
+    try:
+        run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, threads=threads)
+        how = f"continuing after step {run.step}" if run.resumed else "starting"
+        typer.echo(f"{how}: {len(train)} pictures, {run.total_steps} steps, {len(run.words)} words", err=True)
+        stop = StopRequest()
+        with stop.listening():
+            done = run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show, stop=stop)
+    finally:
+        os.close(lock)
     if not done:
         typer.echo(f"{stop.reason} after step {run.step}; saved. The same command continues from here.", err=True)
         raise typer.Exit(stop.status)
