@@ -331,7 +331,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(settings: Setting
 def test_a_batch_larger_than_the_data_is_told(settings: Settings, tmp_path: Path) -> None:
     assert run(settings("xe", tmp_path / "run", train={"epochs": 1, "batch_size": 1_000_000})) == 0
     warnings = [r["text"] for r in read_json_lines(tmp_path / "run" / "log.jsonl") if r["kind"] == "warning"]
-    assert warnings == ["train.batch_size 1,000,000 is more than the 48 training images: an epoch is one step"]
+    assert warnings == ["train.batch_size 1,000,000 is more than the 48 training images: all of them are one batch"]
 
 
 def test_a_checkpoint_of_another_number_of_threads_is_told(settings: Settings, tmp_path: Path) -> None:

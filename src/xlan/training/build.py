@@ -161,7 +161,8 @@ def build_loader(config: RunConfig, dataset: CaptionDataset, world: World) -> Tr
         )
     return training_loader(
         dataset,
-        batch_size=size,
+        # A batch is filled up with repeated images, which is meant for an epoch's last one and not for millions.
+        batch_size=min(size, -(-len(dataset) // world.size)),
         # Self-critical training samples captions of its own and reads none.
         captions_per_image=config.train.captions_per_image if config.stage == "xe" else 1,
         seed=config.seed,

@@ -319,7 +319,9 @@ class Run:
                 )
         size, images = self.config.train.batch_size, len(self.data.train)
         if size > images:
-            found.append(f"train.batch_size {size:,} is more than the {images:,} training images: an epoch is one step")
+            found.append(
+                f"train.batch_size {size:,} is more than the {images:,} training images: all of them are one batch"
+            )
         if resumed is None:
             return found
         for path, problem in self.folder.damaged.items():
