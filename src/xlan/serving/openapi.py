@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from xlan.caption_json import RECORD_VERSION
 from xlan.pages.layout import text
 from xlan.serving.problems import KINDS, MEDIA_TYPE, Problem
 from xlan.serving.schemas import Options, ProblemAnswer
@@ -17,10 +18,13 @@ from xlan.serving.uploads import MAX_IMAGES
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 
 EXAMPLE_ANSWER: dict[str, Any] = {
+    "version": RECORD_VERSION,
     "caption": "a dog on the grass",
     "confidence": 0.62,
     "score": -2.87,
-    "words": [{"text": "a", "probability": 0.91, "runners_up": [], "spatial": None, "channel": None}],
+    "words": [
+        {"text": "a", "probability": 0.91, "confidence": None, "runners_up": [], "spatial": None, "channel": None}
+    ],
     "others": [{"caption": "a dog in a field", "confidence": 0.55, "score": -3.6}],
     "boxes": None,
     "image": {"width": 640, "height": 480},
