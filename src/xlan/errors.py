@@ -10,7 +10,7 @@
     │   └── WeightsError       a weights file is damaged, foreign or does not match the architecture
     ├── DecodingError          a search was asked for something impossible
     ├── MetricError            a score cannot be computed from what was given
-    ├── TrainingError          a run cannot start, go on or be resumed
+    ├── TrainingError          a run cannot start, continue or be resumed
     └── MissingExtraError      an optional dependency is not installed (also an ImportError)
 
 The command line prints the message as one line and exits with status 1; it never shows a traceback for these.
@@ -60,7 +60,7 @@ class MetricError(XlanError):
 
 
 class TrainingError(XlanError):
-    """A run cannot start, go on or be resumed."""
+    """A run cannot start, continue or be resumed."""
 
 
 class MissingExtraError(XlanError, ImportError):

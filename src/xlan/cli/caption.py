@@ -47,7 +47,7 @@ def caption(
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="PICTURE...", help="Pictures, folders (with all subfolders), quoted globs, or - for standard input."
+            metavar="PICTURE", help="Pictures, folders (with all subfolders), quoted globs, or - for standard input."
         ),
     ],
     model: Annotated[
