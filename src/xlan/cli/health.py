@@ -41,6 +41,7 @@ EXTRAS = {
     "serve": "xlan serve: captions over HTTP, and a page for the browser",
     "export": "xlan export: a model as ONNX, in 8 bits if wanted",
     "demo": "make caption",
+    "docs": "make docs: the documentation as a site",
     "dev": "make check, make test",
 }
 _TORCH_FACTS = """
