@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from xlan.lengths import real_positions
 from xlan.model.graph import spatial_labels
 from xlan.model.released import convert_released
 from xlan.model.rows import row_groups
-from xlan.model.spec import PlainSpec, UpDownSpec
+from xlan.model.spec import MODELS, PlainSpec, UpDownSpec
 from xlan.types import SpecialIds
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "baselines"
@@ -192,6 +193,19 @@ def test_published_parameter_counts(name, count):
     with torch.device("meta"):
         model = build_model(name, vocab_size=9488)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+def test_the_table_of_systems_is_true():
+    docs = (FOLDER.parent.parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| ([\d,]+) \| [^|]+ \|$", docs, re.M)
+    assert len(rows) == 9
+    for name, count in rows:
+        with torch.device("meta"):
+            model = build_model(name)
+        assert f"{sum(parameter.numel() for parameter in model.parameters()):,}" == count, name
+        assert f"{name}-tiny" in MODELS
+        for stage in ("", "_scst"):
+            assert (FOLDER.parent.parent.parent / f"configs/coco/{name.replace('-', '_')}{stage}.yaml").exists()
 
 
 @pytest.mark.parametrize(("key", "width", "height"), [("square", 1, 1), ("640x360", 640, 360)])
