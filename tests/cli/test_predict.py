@@ -49,6 +49,19 @@ def test_every_image_of_the_split_gets_a_caption(folder: Path) -> None:
     assert all(isinstance(row["caption"], str) for row in rows)
 
 
+def test_images_without_features_are_refused_or_skipped(folder: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "shapes" / "captions.jsonl").read_text().splitlines()]
+    absent = {**next(row for row in rows if row["split"] == "val"), "id": "absent", "file": "absent.png"}
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text("".join(json.dumps(row) + "\n" for row in [*rows, absent]))
+    status, output = predict(folder, "--split=val", f"--captions={captions}")
+    assert status == 1
+    assert "absent" in output
+    status, output = predict(folder, "--split=val", f"--captions={captions}", "--skip-missing")
+    assert status == 0, output
+    assert "absent" not in {row["image_id"] for row in json.loads((folder / "out.json").read_text())}
+
+
 def test_features_of_another_network_are_refused(folder: Path, tmp_path: Path) -> None:
     here, there = ({"extractor": "grid", "weights": f"sha256:{name}"} for name in ("aaaa", "bbbb"))
     write_shapes(tmp_path / "shapes", 16)

@@ -18,6 +18,9 @@ def predict(
     max_length: Annotated[int, typer.Option(min=1, max=200, help="Longest caption, end included.")] = 17,
     batch_size: Annotated[int, typer.Option(min=1, help="Images decoded together.")] = 50,
     max_regions: Annotated[int | None, typer.Option(min=1, help="Use at most this many regions of an image.")] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out images without features, instead of refusing.")
+    ] = False,
 ) -> None:
     """Caption every image of a split; score the result with `xlan evaluate`."""
     import torch
@@ -44,6 +47,7 @@ def predict(
         loaded.vocabulary,
         split=split,
         max_regions=max_regions,
+        missing="skip" if skip_missing else "error",
         feature_dim=loaded.model.feature_dim,
     )
     batches = evaluation_loader(dataset, batch_size=batch_size)
