@@ -14,8 +14,9 @@ $(BIN)/python:
 
 # What captioning needs, and no more: neither torch nor, of scikit-image, more than its photographs.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e .
-	$(PIP) --no-deps scikit-image
+	$(PIP) --no-compile -e .
+	$(PIP) --no-compile --no-deps scikit-image
+	@du -sh $(VENV) | cut -f1 | sed 's/^/installed: /'
 	@touch $@
 
 # Everything: all extras, and the tools that check the code.

@@ -25,6 +25,7 @@ from xlan.cli import (
     doctor,
     evaluate,
     explain,
+    export,
     features,
     import_checkpoint,
     import_detector,
@@ -71,6 +72,7 @@ app.command("detect")(detect.detect)
 app.command("doctor")(doctor.doctor)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
+app.command("export")(export.export)
 app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 app.command("import-detector")(import_detector.import_detector)
 app.command("pack")(pack.pack)

@@ -15,6 +15,8 @@ from xlan.confidence.judge import Judge
 from xlan.engines.interface import Engine
 from xlan.errors import MissingExtraError, ModelError
 from xlan.export.captioner import RECIPES, captioner_graphs
+from xlan.export.directory import DECODER, ENCODER, EXPORT, is_export_directory, read_export
+from xlan.export.directory import VISION as VISION_GRAPH
 from xlan.model.spec import spec_to_dict
 from xlan.pretrained import (
     CALIBRATION,
@@ -65,7 +67,7 @@ def load(
     """Read a model directory.
 
     Args:
-        directory: what `save_pretrained`, `xlan train` or `xlan pack` wrote.
+        directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan export` wrote.
         engine: `onnx` (small, quick to start, on the CPU), `torch` (every model, every device), or `auto`: onnx on the
             CPU where onnxruntime is installed and knows the architecture, else torch. All give the same captions.
         device: where to compute: `cpu`, `cuda`, `cuda:1`, `mps`.
@@ -81,6 +83,10 @@ def load(
         raise ModelError(f"engine: expected {', '.join(ENGINES)}, got {engine!r}")
     if engine == "onnx" and device != "cpu":
         raise ModelError(f"the onnx engine computes on the cpu, got device {device!r}; use the torch engine")
+    if is_export_directory(directory):
+        if engine == "torch" or device != "cpu":
+            raise ModelError(f"{directory}: is an export and runs with the onnx engine on the cpu only")
+        return load_export(directory, threads=threads)
     found = read_model_directory(directory)
     fits = device == "cpu" and type(found.spec) in RECIPES
     if engine == "onnx" or (engine == "auto" and fits and is_installed("onnxruntime")):
@@ -143,6 +149,38 @@ def _onnx(found: ModelDirectory, threads: int | None) -> Loaded:
         extractor=OnnxGridExtractor.load(found.extras[VISION], threads=threads) if VISION in found.extras else None,
         judge=judge_of(found.extras),
         identity=found.identity,
+    )
+
+
+def load_export(directory: str | os.PathLike[str], *, threads: int | None = None) -> Loaded:
+    """Read an export directory; see `load`."""
+    from xlan.engines.onnx_engine import OnnxEngine, OnnxModel
+    from xlan.engines.onnx_session import OnnxSession
+    from xlan.engines.onnx_vision import OnnxGridExtractor
+
+    found = read_export(directory)
+
+    def session(name: str) -> OnnxSession:
+        opened = OnnxSession(found.files[name], source=str(found.files[name]), threads=threads)
+        found.check_metadata(name, opened.metadata)
+        return opened
+
+    model = OnnxModel(session(ENCODER), session(DECODER))
+    if (model.feature_dim, model.vocab_size) != (found.spec.feature_dim, found.spec.vocab_size):
+        raise ModelError(f"{found.path}: its graphs do not fit its {EXPORT}; copy the directory again")
+    about = {
+        "architecture": spec_to_dict(found.spec),
+        "parameters": found.parameters,
+        "precision": found.precision,
+    }
+    extractor = None
+    if found.vision is not None:
+        extractor = OnnxGridExtractor(session(VISION_GRAPH), found.vision, weights_name=found.vision_weights)
+    return Loaded(
+        engine=OnnxEngine(model, found.vocabulary.special, about),
+        vocabulary=found.vocabulary,
+        extractor=extractor,
+        judge=judge_of(found.files),
     )
 
 
