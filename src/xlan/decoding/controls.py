@@ -28,7 +28,7 @@ class Prefix:
     """What R rows have said so far.
 
     Attributes:
-        tokens: `[R, t]` int64, ids emitted before this step (no `bos`; no `eos` either, since these rows go on).
+        tokens: `[R, t]` int64, ids emitted before this step (no `bos`; no `eos` either, since these rows continue).
         image: `[R]` int64, the image of each row.
         special: ids with a meaning of their own; they may be the same id.
         max_length: steps of this search, the one that emits `eos` included.

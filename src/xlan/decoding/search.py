@@ -209,7 +209,7 @@ class BeamSearch:
         return ~live.gather(1, outlook.argmax(dim=1, keepdim=True)).squeeze(1)
 
     def _renumber(self) -> Tensor | None:
-        """Number live beams anew; returns which rows of the state go on (`[R']`), or None when all do, in order."""
+        """Renumber live beams; returns which rows of the state continue (`[R']`), or None when all do, in order."""
         self._live = self._beams.live.flatten().nonzero().squeeze(1)
         kept = self._row.flatten()[self._live]
         numbers = torch.arange(len(kept), device=kept.device)

@@ -60,7 +60,7 @@ class Sentences:
             trace: attention of these rows.
 
         Returns:
-            Indices into the R rows of those that go on (`[R']`), or None when all do.
+            Indices into the R rows of those that continue (`[R']`), or None when all do.
         """
         places = self.alive
         self._tokens[places, self.step] = words

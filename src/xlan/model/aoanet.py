@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlan.model.attention import Attended, AttentionLayer, Projected, masked_mean
+from xlan.model.attention import PLAINLY, Asking, Attended, AttentionLayer, Projected, masked_mean
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
 from xlan.model.multihead import MultiHeadAttention, dot_product, split_heads
-from xlan.model.recurrent_linear import LinearFunction
 
 EPSILON = 1e-6
 
@@ -117,16 +116,8 @@ class AoAAttention(AttentionLayer):
         first, second = self.W_vk(keys).chunk(2, dim=-1)
         return Projected(split_heads(second, self.heads), split_heads(first, self.heads), mask)
 
-    def attend(
-        self,
-        queries: Tensor,
-        cache: Projected,
-        *,
-        allowed: Tensor | None = None,
-        return_attention: bool = False,
-        linear: LinearFunction = F.linear,
-    ) -> Attended:
+    def attend(self, queries: Tensor, cache: Projected, asking: Asking = PLAINLY) -> Attended:
         """Attend with queries `[B, Q, D]`; see `AttentionLayer`."""
-        q = split_heads(linear(self.norm(queries), self.W_q.weight, self.W_q.bias), self.heads)
-        feature, weights = dot_product(q, cache, allowed, self.dropout)
-        return Attended(feature, weights if return_attention else None, None)
+        q = split_heads(asking.linear(self.norm(queries), self.W_q.weight, self.W_q.bias), self.heads)
+        feature, weights = dot_product(q, cache, asking.allowed, self.dropout)
+        return Attended(feature, weights if asking.return_attention else None, None)

@@ -1,4 +1,4 @@
-"""Att2in and Att2all of the SCST paper: one LSTM, whose gates are told what was attended.
+"""Att2in and Att2all of the SCST paper: one LSTM, with the attended feature among its inputs.
 
     r_i = ReLU(W_r v_i),  x_t = ReLU(E[w_t])
     v̂_t = attention(h_{t-1}, r)                     Eq. 1, asked before the step
@@ -78,9 +78,9 @@ class Att2inDecoder(RecurrentDecoder):
         """Attention, then the cell."""
         hidden, cell = vectors
         attended, trace = tools.ask(self.attention, hidden)
-        told = tools.linear(attended, self.W_z.weight, self.W_z.bias)
-        told = F.pad(told, (5 * self.dim - told.shape[-1], 0))  # the candidates are the last blocks
-        return maxout_cell(gates + tools.product(0, hidden) + told, cell), trace
+        share = tools.linear(attended, self.W_z.weight, self.W_z.bias)
+        share = F.pad(share, (5 * self.dim - share.shape[-1], 0))  # the candidates are the last blocks
+        return maxout_cell(gates + tools.product(0, hidden) + share, cell), trace
 
     def spoken(self, vectors: Vectors) -> Tensor:
         """The hidden state."""

@@ -62,6 +62,23 @@ class Attended(NamedTuple):
     channel: Tensor | None
 
 
+class Asking(NamedTuple):
+    """How a layer is queried.
+
+    Attributes:
+        allowed: `[Q, N]` or `[B, Q, N]` bool, which regions each query may see (causal attention); None for all.
+        return_attention: also return the distributions over regions and channels.
+        linear: applies the layers on the query's side; a loop over time passes `RecurrentLinear()`.
+    """
+
+    allowed: Tensor | None = None
+    return_attention: bool = False
+    linear: LinearFunction = F.linear
+
+
+PLAINLY = Asking()
+
+
 class AttentionLayer(nn.Module, ABC):
     """The interface of conventional, multi-head and X-Linear attention.
 
@@ -107,7 +124,7 @@ class AttentionLayer(nn.Module, ABC):
         """
         check_query(query, self.query_dim, cache, allowed)
         queries = query if query.dim() == 3 else query.unsqueeze(1)
-        found = self.attend(queries, cache, allowed=allowed, return_attention=return_attention, linear=linear)
+        found = self.attend(queries, cache, Asking(allowed, return_attention, linear))
         if query.dim() == 3:
             return found
         return Attended(*(None if tensor is None else tensor.squeeze(1) for tensor in found))  # type: ignore[arg-type]
@@ -117,15 +134,7 @@ class AttentionLayer(nn.Module, ABC):
         """`project` without checks: finite keys and values of the right shapes, a mask only where one is needed."""
 
     @abstractmethod
-    def attend(
-        self,
-        queries: Tensor,
-        cache: Projected,
-        *,
-        allowed: Tensor | None = None,
-        return_attention: bool = False,
-        linear: LinearFunction = F.linear,
-    ) -> Attended:
+    def attend(self, queries: Tensor, cache: Projected, asking: Asking = PLAINLY) -> Attended:
         """Calling the layer without checks; queries are always `[B, Q, D_q]`, and so is what is returned."""
 
 
@@ -247,19 +256,11 @@ class ConventionalAttention(AttentionLayer):
         """Keys go through `W_k`; values stay as they are: `[B, 1, N, ·]` each."""
         return Projected(self.W_k(keys).unsqueeze(1), values.unsqueeze(1), mask)
 
-    def attend(
-        self,
-        queries: Tensor,
-        cache: Projected,
-        *,
-        allowed: Tensor | None = None,
-        return_attention: bool = False,
-        linear: LinearFunction = F.linear,
-    ) -> Attended:
+    def attend(self, queries: Tensor, cache: Projected, asking: Asking = PLAINLY) -> Attended:
         """Attend with queries `[B, Q, D_q]`; see `AttentionLayer`."""
-        asked = linear(queries, self.W_q.weight, self.W_q.bias)
+        asked = asking.linear(queries, self.W_q.weight, self.W_q.bias)
         hidden = torch.tanh(cache.keys + asked.unsqueeze(2))  # [B, Q, N, hidden]
         scores = self.W_a(self.dropout(hidden)).squeeze(-1).unsqueeze(1)  # [B, 1, Q, N]
-        alpha = spatial_softmax(scores, attention_mask(cache.mask, allowed))
+        alpha = spatial_softmax(scores, attention_mask(cache.mask, asking.allowed))
         attended = torch.matmul(alpha, cache.values).squeeze(1)  # [B, Q, D]
-        return Attended(attended, alpha.transpose(1, 2) if return_attention else None, None)  # α: [B, Q, 1, N]
+        return Attended(attended, alpha.transpose(1, 2) if asking.return_attention else None, None)  # α: [B, Q, 1, N]

@@ -85,7 +85,7 @@ class GraphEncoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def _side(self, features: Tensor, labels: Tensor, linear: nn.Linear, gate: nn.Linear) -> Tensor:
-        """What region i hears from the regions j with which it has an edge `labels[i, j]`: `[B, N, D]`."""
+        """Sum over the regions j with which region i has an edge `labels[i, j]`: `[B, N, D]`."""
         gates = gate(features).transpose(1, 2) + F.embedding(labels, self.label_gate).squeeze(-1)
         gates = torch.sigmoid(gates).masked_fill(labels == 0, 0.0)  # [B, N, N]
         by_label = gates.new_zeros(*labels.shape[:2], len(self.label_bias)).scatter_add(2, labels, gates)

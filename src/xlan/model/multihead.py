@@ -6,11 +6,9 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from xlan.model.attention import Attended, AttentionLayer, Projected, attention_mask, spatial_softmax
+from xlan.model.attention import PLAINLY, Asking, Attended, AttentionLayer, Projected, attention_mask, spatial_softmax
 from xlan.model.dropout import Dropout
-from xlan.model.recurrent_linear import LinearFunction
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -49,18 +47,10 @@ class MultiHeadAttention(AttentionLayer):
         """Project keys and values `[B, N, D]` to `[B, H, N, D/H]`."""
         return Projected(split_heads(self.W_k(keys), self.heads), split_heads(self.W_v(values), self.heads), mask)
 
-    def attend(
-        self,
-        queries: Tensor,
-        cache: Projected,
-        *,
-        allowed: Tensor | None = None,
-        return_attention: bool = False,
-        linear: LinearFunction = F.linear,
-    ) -> Attended:
+    def attend(self, queries: Tensor, cache: Projected, asking: Asking = PLAINLY) -> Attended:
         """Attend with queries `[B, Q, D]`; see `AttentionLayer`."""
-        q = split_heads(linear(queries, self.W_q.weight, self.W_q.bias), self.heads)
-        feature, weights = dot_product(q, cache, allowed, self.dropout)
+        q = split_heads(asking.linear(queries, self.W_q.weight, self.W_q.bias), self.heads)
+        feature, weights = dot_product(q, cache, asking.allowed, self.dropout)
         if self.W_o is not None:
-            feature = linear(feature, self.W_o.weight, self.W_o.bias)
-        return Attended(feature, weights if return_attention else None, None)
+            feature = asking.linear(feature, self.W_o.weight, self.W_o.bias)
+        return Attended(feature, weights if asking.return_attention else None, None)

@@ -54,7 +54,7 @@ def joint_bias(cell: nn.RNNCellBase) -> Tensor | None:
 
 
 class MeanEncoder(nn.Module):
-    """`W_v v̄ + b_v`: one vector for an image; its regions stay as they are and nobody looks at them.
+    """`W_v v̄ + b_v`: one vector for an image; its regions stay as they are and are not used.
 
     Args:
         feature_dim: width of the region features that come in.

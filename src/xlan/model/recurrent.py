@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.lengths import real_positions
-from xlan.model.attention import AttentionLayer, Projected
+from xlan.model.attention import Asking, AttentionLayer, Projected
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
 from xlan.model.recurrent_linear import LinearFunction, RecurrentLinear
@@ -109,7 +109,7 @@ class Tools(NamedTuple):
         """Let rows `[R, D_q]` query their images: the attended feature `[R, D]`, and where they looked."""
         assert self.cache is not None
         grid = self.groups.to_images(query)
-        found = attention.attend(grid, self.cache, return_attention=self.trace, linear=self.linear)
+        found = attention.attend(grid, self.cache, Asking(None, self.trace, self.linear))
         feature = self.groups.to_rows(found.feature)
         if found.spatial is None:
             return feature, None

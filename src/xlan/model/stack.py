@@ -1,6 +1,6 @@
 """The stack of X-Linear blocks with key/value update, Eq. 7: interactions of order 2M from M blocks.
 
-Block m attends with the feature that block m-1 found; then every region is told what was found:
+Block m attends with the feature that block m-1 found; then every region is updated with what was found:
 
     v̂(m)   = F_X-Linear(K(m-1), V(m-1), v̂(m-1))
     k_i(m) = LayerNorm(σ(W^k_m [v̂(m), k_i(m-1)]) + k_i(m-1)),  v_i(m) likewise with W^v_m
@@ -41,9 +41,9 @@ class RegionUpdate(nn.Module):
         """Update `[B, N, D]` with `[B, D]` (one feature per image) or `[B, N, D]` (one per region)."""
         dim = regions.shape[-1]
         for_attended, for_regions = torch.split(self.linear.weight, dim, dim=1)
-        told = F.linear(attended, for_attended, self.linear.bias)
-        told = told.unsqueeze(1) if told.dim() == 2 else told
-        update = torch.relu(F.linear(regions, for_regions) + told)
+        shared = F.linear(attended, for_attended, self.linear.bias)
+        shared = shared.unsqueeze(1) if shared.dim() == 2 else shared
+        update = torch.relu(F.linear(regions, for_regions) + shared)
         return cast(Tensor, self.norm(self.dropout(update) + regions))
 
 
@@ -60,7 +60,7 @@ class StackLayer(nn.Module):
 
     Args:
         block: an X-Linear block whose query, keys, values and result have one width.
-        update_keys: update for the keys; None when nobody reads the keys behind this layer.
+        update_keys: update for the keys; None when nothing reads the keys after this layer.
         update_values: update for the values; None when keys and values are one tensor.
         dropout: dropout on the attended feature while training.
     """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlan.model.attention import Projected, masked_mean
+from xlan.model.attention import Asking, Projected, masked_mean
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
 from xlan.model.multihead import MultiHeadAttention
@@ -101,7 +101,7 @@ class TransformerDecoderLayer(nn.Module):
         trace: bool,
     ) -> tuple[Tensor, StepTrace | None]:
         """New words `[R, L, D]`; `words` are all words so far."""
-        x = self.words_norm(x + self.dropout(self.words.attend(x, words, allowed=allowed).feature))
+        x = self.words_norm(x + self.dropout(self.words.attend(x, words, Asking(allowed)).feature))
         found, looked = ask_images(self.regions, x, regions, groups, trace=trace)
         return self.feed_forward(self.regions_norm(x + self.dropout(found))), looked
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from xlan.errors import ModelError
 from xlan.lengths import real_positions
-from xlan.model.attention import AttentionLayer, Projected
+from xlan.model.attention import Asking, AttentionLayer, Projected
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
 from xlan.model.rows import RowGroups, RowState
@@ -79,7 +79,7 @@ def ask_images(
 ) -> tuple[Tensor, StepTrace | None]:
     """Let rows `[R, L, D]` query the images they belong to; all L·K queries of an image go together."""
     grid = groups.to_images(query)  # [B, K, L, D]
-    found = attention.attend(grid.flatten(1, 2), cache, return_attention=trace)
+    found = attention.attend(grid.flatten(1, 2), cache, Asking(return_attention=trace))
     feature = groups.to_rows(found.feature.view(grid.shape))
     if found.spatial is None:
         return feature, None

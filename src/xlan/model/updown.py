@@ -102,9 +102,9 @@ class UpDownDecoder(RecurrentDecoder):
         looking, looking_cell = lstm_cell(gates + tools.product(0, speaking, looking), looking_cell)
         query = torch.cat([looking, before[0].detach()], dim=-1) if before else looking
         attended, trace = tools.ask(self.attention, query)
-        told = self.language_dropout(torch.cat([attended, looking], dim=-1))
+        read = self.language_dropout(torch.cat([attended, looking], dim=-1))
         bias = self.language_lstm.bias_ih + self.language_lstm.bias_hh
-        speaking, speaking_cell = lstm_cell(tools.product(1, told, speaking) + bias, speaking_cell)
+        speaking, speaking_cell = lstm_cell(tools.product(1, read, speaking) + bias, speaking_cell)
         after = (looking, looking_cell, speaking, speaking_cell)
         return (*after, attended) if before else after, trace
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlan.errors import ModelError, ShapeError
-from xlan.model.attention import Attended, AttentionLayer, Projected, attention_mask, spatial_softmax
+from xlan.model.attention import PLAINLY, Asking, Attended, AttentionLayer, Projected, attention_mask, spatial_softmax
 from xlan.model.bilinear import bilinear_scores
 from xlan.model.recurrent_linear import LinearFunction
 
@@ -119,19 +119,11 @@ class XLinearAttention(AttentionLayer):
         # Contiguous: asked many times, copied once.
         return Projected(self._split(self.keys(keys)).contiguous(), self._split(self.values(values)).contiguous(), mask)
 
-    def attend(
-        self,
-        queries: Tensor,
-        cache: Projected,
-        *,
-        allowed: Tensor | None = None,
-        return_attention: bool = False,
-        linear: LinearFunction = F.linear,
-    ) -> Attended:
+    def attend(self, queries: Tensor, cache: Projected, asking: Asking = PLAINLY) -> Attended:
         """Attend with queries `[B, Q, D_q]`; `return_attention` gives the distributions of Eq. 3 and 5."""
-        mask = attention_mask(cache.mask, allowed)  # [B, 1, Q, N] or None
+        mask = attention_mask(cache.mask, asking.allowed)  # [B, 1, Q, N] or None
 
-        q = self._split(self.query_for_keys(queries, linear))  # [B, H, Q, d]
+        q = self._split(self.query_for_keys(queries, asking.linear))  # [B, H, Q, d]
         scores, described = bilinear_scores(
             q,
             cache.keys,
@@ -143,9 +135,9 @@ class XLinearAttention(AttentionLayer):
         spatial = spatial_softmax(scores, mask)  # [B, H, Q, N]
         channel = torch.sigmoid(self.W_e(described))  # [B, H, Q, d]
         pooled = torch.matmul(spatial.to(cache.values.dtype), cache.values)  # Σ_i β^s_i σ(W_v v_i): [B, H, Q, d]
-        attended = channel * pooled * self._split(self.query_for_values(queries, linear))
+        attended = channel * pooled * self._split(self.query_for_values(queries, asking.linear))
 
-        if not return_attention:
+        if not asking.return_attention:
             return Attended(_join(attended), None, None)
         return Attended(_join(attended), spatial.transpose(1, 2), _join(channel))
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlan.model.attention import Projected, masked_mean
+from xlan.model.attention import Asking, Projected, masked_mean
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
 from xlan.model.rows import RowGroups
@@ -93,7 +93,7 @@ class XTransformerDecoderLayer(nn.Module):
     Args:
         words: block over the words so far.
         regions: block over the image's regions.
-        update: tells the words what was found; None in the last layer.
+        update: updates the words with what was found; None in the last layer.
         feed_forward: on the updated words; None in the last layer.
         dim: width of the model.
         dropout: dropout on what the blocks found.
@@ -130,7 +130,7 @@ class XTransformerDecoderLayer(nn.Module):
         trace: bool,
     ) -> tuple[Tensor, Tensor, StepTrace | None]:
         """Words and queries `[R, L, D]`, both new; `words` are all words so far → new words, new queries."""
-        y = x + self.dropout(self.words.attend(query, words, allowed=allowed).feature)
+        y = x + self.dropout(self.words.attend(query, words, Asking(allowed)).feature)
         found, looked = ask_images(self.regions, self.cross_norm(y), regions, groups, trace=trace)
         query = self.query_norm(y + self.dropout(found))
         if self.update is not None and self.feed_forward is not None:
