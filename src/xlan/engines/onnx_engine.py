@@ -56,7 +56,8 @@ class OnnxModel:
         wanted = {name for name in decoder.inputs if name.startswith(MEMORY)}
         self._states = {name: shape for name, shape in decoder.inputs.items() if name.startswith(STATE)}
         given = {STATE + name.removeprefix(NEXT) for name in decoder.outputs if name.startswith(NEXT)}
-        if set(encoder.inputs) != {"features", "mask"} or not wanted <= memory or given != set(self._states):
+        fits = set(encoder.inputs) == {"features", "mask"} and wanted <= memory and given == set(self._states)
+        if not fits or "tokens" not in decoder.inputs or not {"log_probs", "spatial"} <= decoder.outputs.keys():
             raise ModelError("these graphs are not the encoder and decoder of a captioning model")
         self.feature_dim = _fixed(encoder.inputs["features"][-1])
         self.vocab_size = _fixed(decoder.outputs["log_probs"][-1])
