@@ -24,6 +24,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "ablation-base": SMALL_PAPER,
     "ablation-0x": SMALL_PAPER,
     "ablation-1x": SMALL_PAPER,
+    "att2in-tiny": {"dim": 32},
+    "att2all-tiny": {"dim": 32, "embed": False},
+    "updown-tiny": {"dim": 32},
+    "updown-lb-tiny": {"dim": 32},
+    "aoanet-tiny": {"dim": 32},
 }
 
 

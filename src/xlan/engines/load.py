@@ -14,7 +14,7 @@ from xlan.confidence.evidence import Witness
 from xlan.confidence.judge import Judge
 from xlan.engines.interface import Engine
 from xlan.errors import MissingExtraError, ModelError
-from xlan.export.captioner import RECIPES, captioner_graphs
+from xlan.export.captioner import captioner_graphs, has_graphs
 from xlan.export.directory import DECODER, ENCODER, EXPORT, is_export_directory, read_export
 from xlan.export.directory import VISION as VISION_GRAPH
 from xlan.model.spec import spec_to_dict
@@ -88,7 +88,7 @@ def load(
             raise ModelError(f"{directory}: is an export and runs with the onnx engine on the cpu only")
         return load_export(directory, threads=threads)
     found = read_model_directory(directory)
-    fits = device == "cpu" and type(found.spec) in RECIPES
+    fits = device == "cpu" and has_graphs(found.spec)
     if engine == "onnx" or (engine == "auto" and fits and is_installed("onnxruntime")):
         loaded = _onnx(found, threads)
     else:

@@ -1,4 +1,4 @@
-"""Attention layers as graphs: what `xlan.model.attention`, `.xlinear` and `.transformer_parts` compute.
+"""Attention layers as graphs: what `xlan.model.attention`, `.xlinear` and `.multihead` compute.
 
 A layer is used in two moves, as there: `project` regions once, then `attend` with queries.
 """
@@ -153,12 +153,16 @@ class XLinear:
 
 @dataclass(frozen=True)
 class Conventional:
-    """The attention of Eq. 1, one head; keys are `hidden_dim` wide, values stay as they are."""
+    """The attention of Eq. 1, one head; keys are `hidden_dim` wide, values stay as they are.
+
+    `dim` is the width of the regions, and of the queries unless `query_dim` says otherwise.
+    """
 
     name: str
     dim: int
     hidden_dim: int
     heads: int = 1
+    query_dim: int | None = None
 
     @property
     def key_width(self) -> int:
@@ -177,7 +181,7 @@ class Conventional:
 
     def attend(self, g: Graph, query: str, cache: Cache) -> Found:
         """Eq. 1 for queries `[B, Q, D]`."""
-        asked = g.unsqueeze(g.linear(query, f"{self.name}.W_q", self.dim, self.hidden_dim), 2)
+        asked = g.unsqueeze(g.linear(query, f"{self.name}.W_q", self.query_dim or self.dim, self.hidden_dim), 2)
         hidden = g.op("Tanh", g.add(cache.keys, asked))  # [B, Q, N, hidden]
         scores = g.linear(hidden, f"{self.name}.W_a", self.hidden_dim, 1, bias=False)
         weights = masked_softmax(g, g.unsqueeze(g.squeeze(scores, 3), 1), cache.mask)  # [B, 1, Q, N]

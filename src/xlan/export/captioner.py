@@ -9,13 +9,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xlan.errors import ModelError, WeightsError
-from xlan.export import transformers, xlan
+from xlan.export import systems, transformers, xlan
 from xlan.export.borders import Recipe
 from xlan.export.graph import Graph, Precision
 from xlan.export.proto import Array
-from xlan.model.spec import Spec, TransformerSpec, XLANSpec
+from xlan.model.spec import AoANetSpec, Att2inSpec, Spec, TransformerSpec, UpDownSpec, XLANSpec
 
-RECIPES: dict[type, Callable[[Any], Recipe]] = {XLANSpec: xlan.recipe, TransformerSpec: transformers.recipe}
+RECIPES: dict[type, Callable[[Any], Recipe]] = {
+    XLANSpec: xlan.recipe,
+    TransformerSpec: transformers.recipe,
+    Att2inSpec: systems.att2in,
+    UpDownSpec: systems.updown,
+    AoANetSpec: systems.aoanet,
+}
+
+
+def has_graphs(spec: Spec) -> bool:
+    """Whether a model can be written as graphs; one that needs boxes cannot."""
+    return type(spec) in RECIPES and getattr(spec, "graph", "none") == "none"
 
 
 def captioner_graphs(
@@ -33,7 +44,7 @@ def captioner_graphs(
         ModelError: no graph is known for this architecture.
         WeightsError: weights are missing, unexpected or misshapen.
     """
-    if type(spec) not in RECIPES:
+    if not has_graphs(spec):
         raise ModelError(f"{source}: models of this kind ({type(spec).__name__}) run with the torch engine only")
     recipe = RECIPES[type(spec)](spec)
     encoder = Graph(weights, precision=precision, source=source)

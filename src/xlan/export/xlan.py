@@ -36,6 +36,13 @@ def region_update(g: Graph, name: str, dim: int, attended: str, regions: str) ->
     return g.layer_norm(g.add(update, regions), f"{name}.norm", dim)
 
 
+def lstm(g: Graph, gates: str, cell: str) -> tuple[str, str]:
+    """Hidden state and cell `[R, D]` from gates `[R, 4D]` and the cell before."""
+    let_in, keep, new, let_out = g.split(gates, 4)
+    cell = g.add(g.mul(g.op("Sigmoid", keep), cell), g.mul(g.op("Sigmoid", let_in), g.op("Tanh", new)))
+    return g.mul(g.op("Sigmoid", let_out), g.op("Tanh", cell)), cell
+
+
 def _encoder(g: Graph, spec: XLANSpec) -> None:
     released, dim = spec.form == "released", spec.dim
     features, mask = borders.encoder_inputs(g, spec.feature_dim)
@@ -96,9 +103,7 @@ def _decoder(g: Graph, spec: XLANSpec) -> None:
     weight = np.concatenate([for_words, for_context, recurrent], axis=1)
     gates = g.multiply(g.concat(words, context, hidden), "decoder.lstm.inputs", weight)
     gates = g.add(borders.per_image(g, gates, image_gates, 4 * dim), g.unsqueeze(image_gates, 1))
-    let_in, keep, new, let_out = g.split(borders.per_row(g, gates, 4 * dim), 4)
-    cell = g.add(g.mul(g.op("Sigmoid", keep), cell), g.mul(g.op("Sigmoid", let_in), g.op("Tanh", new)))
-    hidden = g.mul(g.op("Sigmoid", let_out), g.op("Tanh", cell))
+    hidden, cell = lstm(g, borders.per_row(g, gates, 4 * dim), cell)
 
     found = layer.attend(g, borders.per_image(g, hidden, image_gates, dim), Cache(keys, values, mask))
     attended = borders.per_row(g, found.feature, dim)

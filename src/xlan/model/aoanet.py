@@ -18,8 +18,7 @@ from xlan.model.attention import PLAINLY, Asking, Attended, AttentionLayer, Proj
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
 from xlan.model.multihead import MultiHeadAttention, dot_product, split_heads
-
-EPSILON = 1e-6
+from xlan.model.spec import AOANET_EPSILON
 
 
 class DeviationNorm(nn.Module):
@@ -36,7 +35,7 @@ class DeviationNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., D]` → `[..., D]`."""
-        return self.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + EPSILON) + self.bias
+        return self.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + AOANET_EPSILON) + self.bias
 
 
 class RefinerLayer(nn.Module):

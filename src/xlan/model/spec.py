@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from xlan.errors import ModelError
 
+AOANET_EPSILON = 1e-6  # of AoANet's norm, added to the standard deviation
+
 Form = Literal["paper", "released"]
 Sigma = Literal["relu", "elu", "celu"]
 
