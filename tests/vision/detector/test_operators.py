@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
+from xlan.vision.detector import pooling
 from xlan.vision.detector.anchors import caffe_shapes, centred_shapes, place
 from xlan.vision.detector.boxes import clip, decode, encode, iou
 from xlan.vision.detector.nms import kept_by_class, nms, nms_reference
@@ -192,6 +193,19 @@ def test_fast_aligning_equals_the_plain_one(seed: int, sampling: int, aligned: b
     fast = roi_align(features, rois, 3, 1 / 16, sampling=sampling, aligned=aligned)
     plain = roi_align_reference(features, rois, 3, 1 / 16, sampling=sampling, aligned=aligned)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=2e-5)
+
+
+@given(seed=st.integers(0, 2**32 - 1), sampling=st.integers(0, 3), aligned=st.booleans())
+@DRAWN
+def test_aligning_on_a_large_map_equals_that_on_a_small_one(seed: int, sampling: int, aligned: bool) -> None:
+    features = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 3, 6, 9))).float()
+    rois = _rois(seed, 7, 2, height=96, width=144)
+    expected = roi_align(features, rois, 3, 1 / 16, sampling=sampling, aligned=aligned)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pooling, "_LARGE_MAP", 0)
+        found = roi_align(features, rois, 3, 1 / 16, sampling=sampling, aligned=aligned)
+        assert roi_align(features, rois[:0], 3, 1 / 16).shape == (0, 3, 3, 3)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
 
 
 @given(seed=st.integers(0, 2**32 - 1), samples=st.integers(1, 4))

@@ -15,6 +15,8 @@ from torch import Tensor
 _ROIS_AT_ONCE = 8
 # Values of the intermediate maps of RoIAlign at once: 64 MB.
 _ALIGN_VALUES = 16 << 20
+# Maps with more values than this are worth a loop over the regions in RoIAlign.
+_LARGE_MAP = 1 << 19
 
 
 def _round_half_away(values: Tensor) -> Tensor:
@@ -133,6 +135,8 @@ def roi_align(
     rows = _sample_weights(corners[:, 1], corners[:, 3], size, height, sampling, aligned).to(features.dtype)
     columns = _sample_weights(corners[:, 0], corners[:, 2], size, width, sampling, aligned).to(features.dtype)
     maps = features.permute(0, 2, 3, 1)  # [B, H, W, C]
+    if height * width * channels > _LARGE_MAP:
+        return _align_one_by_one(maps, rois[:, 0].long().tolist(), rows, columns)
     images = rois[:, 0].long()
     at_once = max(1, _ALIGN_VALUES // max(1, size * width * channels))
     parts: list[Tensor] = []
@@ -150,6 +154,32 @@ def roi_align(
         return features.new_zeros(0, channels, size, size)
     joined = torch.cat(parts)[torch.argsort(torch.cat(places))]
     return joined.permute(0, 3, 1, 2)
+
+
+def _align_one_by_one(maps: Tensor, images: list[int], rows: Tensor, columns: Tensor) -> Tensor:
+    """The same on a large map: each region touches only the part of the map that has weight."""
+    size, channels = rows.shape[1], maps.shape[3]
+    spans = [_span(weights) for weights in (rows, columns)]
+    parts = []
+    for number, image in enumerate(images):
+        (top, bottom), (left, right) = (span[number] for span in spans)
+        cut = maps[image, top:bottom, left:right]
+        tall = rows[number, :, top:bottom] @ cut.reshape(bottom - top, -1)  # [size, w * C]
+        across = columns[number, :, left:right].expand(size, -1, -1)
+        parts.append(torch.bmm(across, tall.view(size, right - left, channels)))
+    if not parts:
+        return maps.new_zeros(0, channels, size, size)
+    return torch.stack(parts).permute(0, 3, 1, 2)
+
+
+def _span(weights: Tensor) -> list[tuple[int, int]]:
+    """First and end place with weight for each region; one place where there is none."""
+    used = (weights != 0).any(dim=1)  # [R, side]
+    side = used.shape[1]
+    first = torch.where(used.any(dim=1), used.int().argmax(dim=1), 0)
+    end = side - used.flip(1).int().argmax(dim=1)
+    end = torch.where(used.any(dim=1), end, 1)
+    return list(zip(first.tolist(), end.tolist(), strict=True))
 
 
 def roi_mean(features: Tensor, rois: Tensor, scale: float, *, samples: int = 6) -> Tensor:
