@@ -86,6 +86,8 @@ def load(
     if is_export_directory(directory):
         if engine == "torch" or device != "cpu":
             raise ModelError(f"{directory}: is an export and runs with the onnx engine on the cpu only")
+        if detector is not None:
+            raise ModelError(f"{directory}: is an export; detectors go with the model directory it was made from")
         return load_export(directory, threads=threads)
     found = read_model_directory(directory)
     fits = device == "cpu" and has_graphs(found.spec)
