@@ -19,7 +19,7 @@ from xlan.engines.onnx_weights import MappedWeights
 from xlan.errors import MissingExtraError, ModelError
 from xlan.export.calibrate import MOST_PICTURES, quantise_vision
 from xlan.export.captioner import captioner_graphs
-from xlan.export.directory import DECODER, ENCODER, check_place, hash_of, metadata_of, write_export
+from xlan.export.directory import DECODER, ENCODER, check_place, metadata_of, write_export
 from xlan.export.directory import VISION as VISION_GRAPH
 from xlan.export.graph import Precision
 from xlan.export.vision import vision_graph
@@ -113,7 +113,7 @@ def export_model(
         raise MissingExtraError("xlan export compares what it writes with PyTorch, which", "export") from None
     tell("writing the graphs")
     weights = MappedWeights(found.path / WEIGHTS)
-    model_hash = hash_of(found.hashes)
+    model_hash = found.identity
     graphs = _graphs(found, weights, vision, precision, model_hash, pixels, tell)
     staging = target.parent / f".{target.name}.{os.getpid()}.unchecked"
     arguments: dict[str, Any] = {

@@ -24,11 +24,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "ablation-base": SMALL_PAPER,
     "ablation-0x": SMALL_PAPER,
     "ablation-1x": SMALL_PAPER,
-    "att2in-tiny": {"dim": 32},
-    "att2all-tiny": {"dim": 32, "embed": False},
-    "updown-tiny": {"dim": 32},
-    "updown-lb-tiny": {"dim": 32},
-    "aoanet-tiny": {"dim": 32},
+    "lstm-tiny": {},
+    "show-tell-tiny": {},
+    "lstm-a3-tiny": {},
+    "att2in-tiny": {},
+    "att2all-tiny": {"embed": False},
+    "updown-tiny": {},
+    "updown-lb-tiny": {},
+    "aoanet-tiny": {},
 }
 
 

@@ -183,7 +183,7 @@ def load_export(directory: str | os.PathLike[str], *, threads: int | None = None
         vocabulary=found.vocabulary,
         extractor=extractor,
         judge=judge_of(found.files),
-        identity=f"{found.model_hash} {found.precision}",
+        identity=found.identity,
     )
 
 

@@ -31,7 +31,7 @@ class OnnxRows:
         state: what the decoder remembers of the sentences, `[R, …]` each.
         owner: `[R]` image of each row, ascending.
         images: B.
-        spatial: `[R, N]` attention of the step that made these rows.
+        spatial: `[R, N]` attention of the step that made these rows; None where the model does not look.
         channel: `[R, C]` channel gate likewise; None where the model has none.
     """
 
@@ -57,7 +57,7 @@ class OnnxModel:
         self._states = {name: shape for name, shape in decoder.inputs.items() if name.startswith(STATE)}
         given = {STATE + name.removeprefix(NEXT) for name in decoder.outputs if name.startswith(NEXT)}
         fits = set(encoder.inputs) == {"features", "mask"} and wanted <= memory and given == set(self._states)
-        if not fits or "tokens" not in decoder.inputs or not {"log_probs", "spatial"} <= decoder.outputs.keys():
+        if not fits or "tokens" not in decoder.inputs or "log_probs" not in decoder.outputs:
             raise ModelError("these graphs are not the encoder and decoder of a captioning model")
         self.feature_dim = _fixed(encoder.inputs["features"][-1])
         self.vocab_size = _fixed(decoder.outputs["log_probs"][-1])
@@ -94,7 +94,7 @@ class OnnxModel:
         if places is not None:
             found = {name: value[places.slots] for name, value in found.items()}
         state = {STATE + name.removeprefix(NEXT): value for name, value in found.items() if name.startswith(NEXT)}
-        after = replace(rows, state=state, spatial=found["spatial"], channel=found.get("channel"))
+        after = replace(rows, state=state, spatial=found.get("spatial"), channel=found.get("channel"))
         return found["log_probs"], after
 
 

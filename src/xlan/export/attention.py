@@ -1,4 +1,4 @@
-"""Attention layers as graphs: what `xlan.model.attention`, `.xlinear` and `.multihead` compute.
+"""Attention layers as graphs: what `xlan.model.attention`, `.xlinear` and `.transformer_parts` compute.
 
 A layer is used in two moves, as there: `project` regions once, then `attend` with queries.
 """
@@ -153,48 +153,44 @@ class XLinear:
 
 @dataclass(frozen=True)
 class Conventional:
-    """The attention of Eq. 1, one head; keys are `hidden_dim` wide, values stay as they are.
+    """The attention of Eq. 1, one head; values stay as they are.
 
-    `dim` is the width of the regions, and of the queries unless `query_dim` says otherwise.
+    Attributes:
+        name: of the layer in the weights.
+        query_dim: width of the queries.
+        value_width: width of the regions.
+        key_width: width inside the tanh.
+        heads: always 1.
     """
 
     name: str
-    dim: int
-    hidden_dim: int
+    query_dim: int
+    value_width: int
+    key_width: int
     heads: int = 1
-    query_dim: int | None = None
-
-    @property
-    def key_width(self) -> int:
-        """Width inside the tanh."""
-        return self.hidden_dim
-
-    @property
-    def value_width(self) -> int:
-        """Width of the regions."""
-        return self.dim
 
     def project(self, g: Graph, regions: str, mask: Mask | None) -> Cache:
         """`W_k k_i`, and the regions themselves."""
-        keys = g.linear(regions, f"{self.name}.W_k", self.dim, self.hidden_dim, bias=False)
+        keys = g.linear(regions, f"{self.name}.W_k", self.value_width, self.key_width, bias=False)
         return Cache(g.unsqueeze(keys, 1), g.unsqueeze(regions, 1), mask)
 
     def attend(self, g: Graph, query: str, cache: Cache) -> Found:
         """Eq. 1 for queries `[B, Q, D]`."""
-        asked = g.unsqueeze(g.linear(query, f"{self.name}.W_q", self.query_dim or self.dim, self.hidden_dim), 2)
+        asked = g.unsqueeze(g.linear(query, f"{self.name}.W_q", self.query_dim, self.key_width), 2)
         hidden = g.op("Tanh", g.add(cache.keys, asked))  # [B, Q, N, hidden]
-        scores = g.linear(hidden, f"{self.name}.W_a", self.hidden_dim, 1, bias=False)
+        scores = g.linear(hidden, f"{self.name}.W_a", self.key_width, 1, bias=False)
         weights = masked_softmax(g, g.unsqueeze(g.squeeze(scores, 3), 1), cache.mask)  # [B, 1, Q, N]
         return Found(g.squeeze(g.op("MatMul", weights, cache.values), 1), _mean_over_heads(g, weights), None)
 
 
 @dataclass(frozen=True)
 class MultiHead:
-    """Scaled dot-product attention with heads and an output projection."""
+    """Scaled dot-product attention with heads and, unless `project_output` is off, an output projection."""
 
     name: str
     dim: int
     heads: int
+    project_output: bool = True
 
     @property
     def key_width(self) -> int:
@@ -206,18 +202,27 @@ class MultiHead:
         """Width of a head."""
         return self.key_width
 
-    def _project(self, g: Graph, x: str, side: str) -> str:
-        """`[B, L, D]` → `[B, H, L, d]`."""
-        y = g.reshape(g.linear(x, f"{self.name}.{side}", self.dim, self.dim), 0, 0, self.heads, self.key_width)
-        return g.transpose(y, 0, 2, 1, 3)
-
     def project(self, g: Graph, regions: str, mask: Mask | None) -> Cache:
         """Keys and values of regions `[B, N, D]`."""
-        return Cache(self._project(g, regions, "W_k"), self._project(g, regions, "W_v"), mask)
+        keys, values = (g.linear(regions, f"{self.name}.{side}", self.dim, self.dim) for side in ("W_k", "W_v"))
+        return Cache(split_heads(g, keys, self.heads, self.dim), split_heads(g, values, self.heads, self.dim), mask)
 
     def attend(self, g: Graph, query: str, cache: Cache) -> Found:
         """Attend with queries `[B, Q, D]`."""
-        q = g.mul(self._project(g, query, "W_q"), g.number(1 / math.sqrt(self.key_width)))
-        weights = masked_softmax(g, g.op("MatMul", q, g.transpose(cache.keys, 0, 1, 3, 2)), cache.mask)
-        pooled = _join_heads(g, g.op("MatMul", weights, cache.values), self.dim)
-        return Found(g.linear(pooled, f"{self.name}.W_o", self.dim, self.dim), _mean_over_heads(g, weights), None)
+        q = split_heads(g, g.linear(query, f"{self.name}.W_q", self.dim, self.dim), self.heads, self.dim)
+        found = dot_product(g, q, cache, self.dim, self.key_width)
+        if not self.project_output:
+            return found
+        return Found(g.linear(found.feature, f"{self.name}.W_o", self.dim, self.dim), found.spatial, None)
+
+
+def split_heads(g: Graph, x: str, heads: int, dim: int) -> str:
+    """`[B, L, D]` → `[B, H, L, d]`."""
+    return g.transpose(g.reshape(x, 0, 0, heads, dim // heads), 0, 2, 1, 3)
+
+
+def dot_product(g: Graph, query: str, cache: Cache, dim: int, width: int) -> Found:
+    """Scaled dot-product attention of queries `[B, H, Q, width]`; the heads' results stand side by side."""
+    q = g.mul(query, g.number(1 / math.sqrt(width)))
+    weights = masked_softmax(g, g.op("MatMul", q, g.transpose(cache.keys, 0, 1, 3, 2)), cache.mask)
+    return Found(_join_heads(g, g.op("MatMul", weights, cache.values), dim), _mean_over_heads(g, weights), None)

@@ -1,9 +1,9 @@
 """What the encoder's and the decoder's graphs look like from outside, the same for every architecture.
 
     encoder   features [images, regions, D], mask [images, regions]    →  memory.* [images, …]
-    decoder   tokens [rows], memory.* [images, …], state.* [rows, …]   →  log_probs [rows, V], spatial [rows, regions],
-                                                                          channel [rows, C] (where there is a gate),
-                                                                          next.* [rows, …]
+    decoder   tokens [rows], memory.* [images, …], state.* [rows, …]   →  log_probs [rows, V], next.* [rows, …],
+                                                                          spatial [rows, regions] (where it looked),
+                                                                          channel [rows, C] (where there is a gate)
 
 A row is one sentence. Rows come in equal numbers per image, in the order of the images: row r is about image
 r // (rows / images). `memory.*` is what the encoder knows of an image, keys and values projected; `state.*` is what the
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlan.export.attention import Mask
+from xlan.export.attention import Found, Mask
 from xlan.export.graph import Graph
 
 IMAGES, REGIONS, ROWS, WORDS = "images", "regions", "rows", "words"
@@ -95,13 +95,13 @@ def per_row(g: Graph, grid: str, width: int) -> str:
     return g.reshape(grid, -1, width)
 
 
-def decoder_outputs(
-    g: Graph, logits: str, vocab_size: int, spatial: str, channel: str | None, channels: int, memory: str
-) -> None:
-    """Give out log-probabilities of logits `[R, V]`, and attention `[B, K, N]` and `[B, K, C]` row by row."""
+def decoder_outputs(g: Graph, logits: str, vocab_size: int, found: Found | None, channels: int = 0) -> None:
+    """Give out log-probabilities of logits `[R, V]` and, row by row, where the model looked."""
     g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), "float32", [ROWS, vocab_size])
-    regions = g.op("Shape", memory, start=-1)
+    if found is None:
+        return
+    regions = g.op("Shape", found.spatial, start=2)
     shape = g.op("Concat", g.ints(-1), regions, axis=0)
-    g.output("spatial", g.op("Reshape", spatial, shape), "float32", [ROWS, REGIONS])
-    if channel is not None:
-        g.output("channel", per_row(g, channel, channels), "float32", [ROWS, channels])
+    g.output("spatial", g.op("Reshape", found.spatial, shape), "float32", [ROWS, REGIONS])
+    if found.channel is not None:
+        g.output("channel", per_row(g, found.channel, channels), "float32", [ROWS, channels])

@@ -9,24 +9,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xlan.errors import ModelError, WeightsError
-from xlan.export import systems, transformers, xlan
+from xlan.export import baselines, transformers, xlan
 from xlan.export.borders import Recipe
 from xlan.export.graph import Graph, Precision
 from xlan.export.proto import Array
-from xlan.model.spec import AoANetSpec, Att2inSpec, Spec, TransformerSpec, UpDownSpec, XLANSpec
+from xlan.model.spec import AoANetSpec, Att2inSpec, PlainSpec, Spec, TransformerSpec, UpDownSpec, XLANSpec
 
 RECIPES: dict[type, Callable[[Any], Recipe]] = {
     XLANSpec: xlan.recipe,
     TransformerSpec: transformers.recipe,
-    Att2inSpec: systems.att2in,
-    UpDownSpec: systems.updown,
-    AoANetSpec: systems.aoanet,
+    PlainSpec: baselines.plain,
+    Att2inSpec: baselines.att2in,
+    UpDownSpec: baselines.updown,
+    AoANetSpec: baselines.aoanet,
 }
 
 
 def has_graphs(spec: Spec) -> bool:
-    """Whether a model can be written as graphs; one that needs boxes cannot."""
-    return type(spec) in RECIPES and getattr(spec, "graph", "none") == "none"
+    """Whether a model with these numbers can be a graph; one that reads boxes cannot."""
+    return type(spec) in RECIPES and not (isinstance(spec, UpDownSpec) and spec.graph != "none")
 
 
 def captioner_graphs(

@@ -61,6 +61,13 @@ class ExportDirectory:
     vision_weights: str
     files: Mapping[str, Path]
 
+    @property
+    def identity(self) -> str:
+        """What tells it from others: float32 is the model it was made from, fewer bits are another."""
+        if self.precision == "float32":
+            return self.model_hash
+        return hashlib.sha256(f"{self.model_hash} {self.precision}".encode()).hexdigest()
+
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Refuse a graph that belongs to another export."""
         expected = metadata_of(name, self.model_hash, self.precision)
@@ -77,12 +84,6 @@ def metadata_of(name: str, model_hash: str, precision: Precision) -> dict[str, s
         "xlan.model": model_hash,
         "xlan.precision": precision,
     }
-
-
-def hash_of(hashes: Mapping[str, str]) -> str:
-    """One hash for the files of a model directory, from theirs."""
-    lines = "".join(f"{name} {hashes[name]}\n" for name in sorted(hashes))
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def is_export_directory(directory: str | os.PathLike[str]) -> bool:

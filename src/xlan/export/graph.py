@@ -231,6 +231,11 @@ class Graph:
         # Cast the rows, not the table.
         return rows if table.dtype == np.float32 else self.op("Cast", rows, to=proto.DTYPES["float32"])
 
+    def glu(self, x: str) -> str:
+        """`a σ(b)` for the halves a and b of the last dimension."""
+        content, gate = self.split(x, 2)
+        return self.mul(content, self.op("Sigmoid", gate))
+
     def layer_norm(self, x: str, name: str, width: int) -> str:
         """LayerNorm over the last dimension."""
         scale, shift = self.vector(f"{name}.weight", width), self.vector(f"{name}.bias", width)

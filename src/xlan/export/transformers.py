@@ -137,10 +137,9 @@ def _x_decoder(g: Graph, spec: TransformerSpec) -> None:
             x = region_update(g, f"{name}.update", dim, query, x)
             x = _feed_forward(g, x, f"{name}.feed_forward", spec)
     joined = g.linear(g.concat(*queries), "decoder.join.0", dim * len(queries), 2 * dim)
-    content, gate = g.split(joined, 2)
-    joined = g.layer_norm(g.mul(content, g.op("Sigmoid", gate)), "decoder.join.2", dim)
+    joined = g.layer_norm(g.glu(joined), "decoder.join.2", dim)
     logits = g.linear(joined, "decoder.logits", dim, spec.vocab_size)
-    borders.decoder_outputs(g, logits, spec.vocab_size, found.spatial, found.channel, dim, words.mask.bias)
+    borders.decoder_outputs(g, logits, spec.vocab_size, found, dim)
     borders.next_state(g, "prefix", prefix, [dim])
 
 
@@ -169,4 +168,4 @@ def _decoder(g: Graph, spec: TransformerSpec) -> None:
         x = g.layer_norm(g.add(x, seen), f"{name}.regions_norm", dim)
         x = _feed_forward(g, x, f"{name}.feed_forward", spec)
     logits = g.linear(x, "decoder.logits", dim, spec.vocab_size)
-    borders.decoder_outputs(g, logits, spec.vocab_size, found.spatial, found.channel, dim, words.mask.bias)
+    borders.decoder_outputs(g, logits, spec.vocab_size, found, dim)
