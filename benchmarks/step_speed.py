@@ -1,6 +1,8 @@
-"""Training step against its own matrix multiplications, X-LAN and X-Transformer at full size.
+"""Training step against its own matrix multiplications, of X-LAN and X-Transformer or of any other named models.
 
-    python benchmarks/step_speed.py [--models xlan xtransformer] [--images 10] [--repeats 5]
+    python benchmarks/step_speed.py [--models xlan xtransformer] [--dim N] [--images 10] [--repeats 5]
+    python benchmarks/step_speed.py --dim 512 --models xlan lstm show-tell lstm-a3 att2in att2all updown updown-lb \
+        gcn-lstm-spatial aoanet
 
 One cross-entropy step (forward, loss, backward; the optimiser apart) on 10 images × 5 captions, 50 regions, caption
 lengths as in COCO. The floor is the floating-point operations of the step's own matrix products, divided by the rate at
@@ -35,7 +37,9 @@ def batch(images: int) -> tuple[torch.Tensor, ...]:
     chances = torch.tensor(list(COCO_LENGTHS.values()), dtype=torch.float)
     words = torch.tensor(list(COCO_LENGTHS))[torch.multinomial(chances, images * CAPTIONS, True, generator=generator)]
     tokens = torch.randint(1, VOCAB, (images * CAPTIONS, WORDS), generator=generator)
-    return features, mask, tokens, words + 1  # and the end
+    corner = torch.rand(images, REGIONS, 2, generator=generator) / 2
+    boxes = torch.cat([corner, corner + torch.rand(images, REGIONS, 2, generator=generator) / 5], dim=-1)
+    return features, mask, tokens, words + 1, boxes  # and the end
 
 
 def gemm_rate(size: int = 2048) -> float:
@@ -66,15 +70,15 @@ def peak() -> int:
         return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024
 
 
-def measure(name: str, images: int, repeats: int) -> None:
+def measure(name: str, images: int, repeats: int, **sizes: int) -> None:
     torch.manual_seed(0)
-    model = build_model(name, vocab_size=VOCAB, feature_dim=FEATURES)
+    model = build_model(name, vocab_size=VOCAB, feature_dim=FEATURES, **sizes)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    features, mask, tokens, lengths = batch(images)
+    features, mask, tokens, lengths, boxes = batch(images)
     targets = tokens.roll(-1, 1)[real_positions(lengths, WORDS)]
 
     def step() -> None:
-        logits = model(features, mask, tokens, lengths)
+        logits = model(features, mask, tokens, lengths, boxes=boxes)
         F.cross_entropy(logits, targets).backward()
 
     with FlopCounterMode(display=False) as counter:
@@ -92,7 +96,7 @@ def measure(name: str, images: int, repeats: int) -> None:
     rate, seconds = statistics.median(rates), statistics.median(times)
     floor = flops / rate
     print(
-        f"{name:14s} {images} images × {CAPTIONS}: {seconds:6.2f} s/step  floor {floor:5.2f} s "
+        f"{name:16s} {images} images × {CAPTIONS}: {seconds:6.2f} s/step  floor {floor:5.2f} s "
         f"({flops / 1e9:.0f} GFLOP at {rate / 1e9:.0f} GFLOP/s)  ratio {seconds / floor:4.2f}  "
         f"optimiser {statistics.median(optimiser_times):.2f} s  {images * CAPTIONS / seconds:5.1f} captions/s  "
         f"{lengths.sum()} words  peak +{(peak() - base) / 1e9:.2f} GB",
@@ -103,11 +107,12 @@ def measure(name: str, images: int, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["xlan", "xtransformer"])
+    parser.add_argument("--dim", type=int, help="one width for all models, instead of each one's own")
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     for name in options.models:
-        measure(name, options.images, options.repeats)
+        measure(name, options.images, options.repeats, **({} if options.dim is None else {"dim": options.dim}))
 
 
 if __name__ == "__main__":
