@@ -120,7 +120,7 @@ def measure(directory: Path, photos: Sequence[Path], *, batch: int, runs: int) -
     loads = []
     for _ in range(3):
         began = time.perf_counter()
-        captioner = Captioner.from_pretrained(directory)
+        captioner = Captioner.from_pretrained(directory, engine="torch")
         loads.append(time.perf_counter() - began)
     megabytes = sum(file.stat().st_size for file in directory.iterdir()) / 1e6
     print(f"  model load   {loads[0]:.2f} s first, {median(loads):.2f} s median, {megabytes:.0f} MB on disk", end=" ")

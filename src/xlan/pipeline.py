@@ -19,7 +19,7 @@ from typing import Any, overload
 from xlan.ahead import map_ahead
 from xlan.confidence.judge import Judge
 from xlan.engines.interface import Engine
-from xlan.engines.load import EngineName, load
+from xlan.engines.load import ComputePrecision, EngineName, load
 from xlan.errors import DecodingError, ImageError, ModelError
 from xlan.options import DEFAULT_OPTIONS, CaptionOptions
 from xlan.required import RequiredWords
@@ -72,6 +72,7 @@ class Captioner:
         device: str = "cpu",
         threads: int | None = None,
         detector: str | os.PathLike[str] | None = None,
+        precision: ComputePrecision = "float32",
     ) -> Captioner:
         """Load a model directory; without one, the model that ships with the package.
 
@@ -81,6 +82,7 @@ class Captioner:
             device: where to compute, pictures and words alike: `cpu`, `cuda`, `cuda:1`, `mps`.
             threads: how many threads compute; None leaves it to the engine.
             detector: a detector directory that makes the regions, for models trained on its features.
+            precision: `float32`, `int8` (with onnx) or `bf16` (with torch): fewer bits are faster for large models.
 
         Raises:
             ModelError: no such directory, or it is not one, or the package came without a model.
@@ -88,7 +90,7 @@ class Captioner:
         if directory is None and not SHIPPED.is_dir():
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
         source = SHIPPED if directory is None else directory
-        found = load(source, engine=engine, device=device, threads=threads, detector=detector)
+        found = load(source, engine=engine, device=device, threads=threads, detector=detector, precision=precision)
         return cls(found.engine, found.vocabulary, found.extractor, found.judge, found.identity)
 
     @overload

@@ -166,3 +166,20 @@ def test_graphs_of_something_else_are_refused(engines: tuple[OnnxEngine, TorchEn
     encoder = engines[0].model._encoder
     with pytest.raises(ModelError, match="not the encoder and decoder of a captioning model"):
         OnnxModel(encoder, encoder)
+
+
+@pytest.mark.parametrize(("precision", "engine"), [("int8", "onnx"), ("bf16", "torch")])
+def test_fewer_bits_choose_their_engine_and_hardly_change_scores(
+    model_directory: Path, precision: str, engine: str
+) -> None:
+    loaded = load(model_directory, precision=precision)  # type: ignore[arg-type]
+    assert loaded.engine.name == engine
+    random = np.random.default_rng(0)
+    regions = [Regions(random.normal(size=(5, 1280)).astype(np.float32), np.zeros((5, 4), np.float32))]
+    exact = load(model_directory).engine.score(regions, [[[4, 5, 6]]])[0][0]
+    np.testing.assert_allclose(loaded.engine.score(regions, [[[4, 5, 6]]])[0][0], exact, atol=0.1)
+    other = {"onnx": "torch", "torch": "onnx"}[engine]
+    with pytest.raises(ModelError, match=f"precision {precision} goes with the {engine} engine, got '{other}'"):
+        load(model_directory, precision=precision, engine=other)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="precision: expected float32, int8, bf16, got 'int3'"):
+        load(model_directory, precision="int3")  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from xlan.errors import MissingExtraError, ModelError
 from xlan.export.captioner import captioner_graphs, has_graphs
 from xlan.export.directory import DECODER, ENCODER, EXPORT, is_export_directory, read_export
 from xlan.export.directory import VISION as VISION_GRAPH
+from xlan.export.graph import Precision
 from xlan.model.spec import spec_to_dict
 from xlan.pretrained import (
     CALIBRATION,
@@ -34,6 +35,7 @@ from xlan.vision.regions import RegionExtractor
 from xlan.vision.words import WordHead
 
 EngineName = Literal["auto", "onnx", "torch"]
+ComputePrecision = Literal["float32", "int8", "bf16"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 
@@ -63,6 +65,7 @@ def load(
     device: str = "cpu",
     threads: int | None = None,
     detector: str | os.PathLike[str] | None = None,
+    precision: ComputePrecision = "float32",
 ) -> Loaded:
     """Read a model directory.
 
@@ -74,6 +77,8 @@ def load(
         threads: how many threads compute; None leaves it to the engine.
         detector: a detector directory whose regions the model is given; None takes the one in the model directory, if
             it has one, and its grid otherwise. Detectors compute with torch on the CPU, whatever the engine.
+        precision: of the captioner's weights: `float32`; `int8`, with the onnx engine; `bf16`, with the torch engine.
+            Fewer bits are read faster, which is what decoding with a large model waits for; captions may then differ.
 
     Raises:
         ModelError: not a model directory, or the device cannot be used here.
@@ -81,9 +86,17 @@ def load(
     """
     if engine not in ENGINES:
         raise ModelError(f"engine: expected {', '.join(ENGINES)}, got {engine!r}")
+    if precision not in get_args(ComputePrecision):
+        raise ModelError(f"precision: expected {', '.join(get_args(ComputePrecision))}, got {precision!r}")
+    needs: dict[str, EngineName] = {"int8": "onnx", "bf16": "torch"}
+    if engine not in ("auto", needs.get(precision, engine)):
+        raise ModelError(f"precision {precision} goes with the {needs[precision]} engine, got {engine!r}")
+    engine = needs.get(precision, engine)
     if engine == "onnx" and device != "cpu":
         raise ModelError(f"the onnx engine computes on the cpu, got device {device!r}; use the torch engine")
     if is_export_directory(directory):
+        if precision != "float32":
+            raise ModelError(f"{directory}: is an export and has a precision of its own; leave --precision out")
         if engine == "torch" or device != "cpu":
             raise ModelError(f"{directory}: is an export and runs with the onnx engine on the cpu only")
         if detector is not None:
@@ -92,9 +105,9 @@ def load(
     found = read_model_directory(directory)
     fits = device == "cpu" and has_graphs(found.spec)
     if engine == "onnx" or (engine == "auto" and fits and is_installed("onnxruntime")):
-        loaded = _onnx(found, threads)
+        loaded = _onnx(found, threads, "int8" if precision == "int8" else "stored")
     else:
-        loaded = _torch(found, device, threads)
+        loaded = _torch(found, device, threads, bf16=precision == "bf16")
     if detector is None and not (found.path / DETECTOR).is_dir():
         return loaded
     return replace(loaded, extractor=_detector(found, found.path / DETECTOR if detector is None else detector))
@@ -124,7 +137,7 @@ def is_installed(package: str) -> bool:
         return False
 
 
-def _onnx(found: ModelDirectory, threads: int | None) -> Loaded:
+def _onnx(found: ModelDirectory, threads: int | None, precision: Precision) -> Loaded:
     from xlan.engines.onnx_engine import OnnxEngine, OnnxModel
     from xlan.engines.onnx_session import OnnxSession
     from xlan.engines.onnx_vision import OnnxGridExtractor
@@ -135,7 +148,7 @@ def _onnx(found: ModelDirectory, threads: int | None) -> Loaded:
     encoder, decoder = (
         OnnxSession.of_graph(graph, name, source=source, threads=threads)
         for graph, name in zip(
-            captioner_graphs(found.spec, weights, precision="stored", source=source),
+            captioner_graphs(found.spec, weights, precision=precision, source=source),
             ("encoder", "decoder"),
             strict=True,
         )
@@ -187,7 +200,7 @@ def load_export(directory: str | os.PathLike[str], *, threads: int | None = None
     )
 
 
-def _torch(found: ModelDirectory, device: str, threads: int | None) -> Loaded:
+def _torch(found: ModelDirectory, device: str, threads: int | None, *, bf16: bool) -> Loaded:
     try:
         import torch
 
@@ -202,7 +215,9 @@ def _torch(found: ModelDirectory, device: str, threads: int | None) -> Loaded:
         torch.set_num_threads(threads)
     where = torch_device(device)
     return Loaded(
-        engine=TorchEngine(load_model(found, device=where), found.vocabulary.special),
+        engine=TorchEngine(
+            load_model(found, device=where, dtype=torch.bfloat16 if bf16 else None), found.vocabulary.special
+        ),
         vocabulary=found.vocabulary,
         extractor=GridExtractor.load(found.extras[VISION]).to(where) if VISION in found.extras else None,
         judge=judge_of(found.extras),

@@ -106,7 +106,7 @@ class TorchEngine:
     def _inputs(self, regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor | None]:
         features, mask = pad_regions(regions, self.feature_dim)
         boxes = pad_boxes(regions).to(self.device) if self.model.wants_boxes else None
-        return features.to(self.device), mask.to(self.device), boxes
+        return features.to(self.device, next(self.model.parameters()).dtype), mask.to(self.device), boxes
 
     def _search(self, encoded: Encoded, request: SearchRequest) -> DecodingResult:
         controls = _controls(request)
