@@ -46,3 +46,15 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
 
 def test_wrong_usage_is_status_2():
     assert run("no-such-command").returncode == 2
+
+
+def test_a_command_that_needs_torch_says_what_to_install():
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['xlan', 'detect', 'photo.png', '--detector', 'none']; "
+        "from xlan.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        'error: this command needs packages that are not installed; type: pip install "xlan[train]"\n'
+    )

@@ -38,7 +38,7 @@ from xlan.cli import (
     submit,
     train,
 )
-from xlan.errors import XlanError
+from xlan.errors import MissingExtraError, XlanError
 from xlan.threads import sleep_while_waiting
 
 app = typer.Typer(
@@ -96,6 +96,11 @@ def main() -> None:
         app()
     except XlanError as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        typer.echo(f"error: {MissingExtraError('this command', 'train')}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
