@@ -34,8 +34,10 @@ from xlan import Captioner
 captioner = Captioner.from_pretrained(sys.argv[1], engine=sys.argv[2], precision=sys.argv[3])
 loaded = time.perf_counter()
 captioner.caption(sys.argv[4])
-import resource
-print(loaded - began, time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+captioned = time.perf_counter()
+with open("/proc/self/status") as file:  # what getrusage says starts with the memory of the parent
+    peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+print(loaded - began, captioned - began, peak / 1024)
 """
 
 

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-CODE = """
+from PIL import Image
+
+HIDE_TORCH = """
 import sys
 
 
@@ -17,7 +19,8 @@ class NoTorch:
 
 
 sys.meta_path.insert(0, NoTorch())
-
+"""
+CODE = """
 import numpy as np
 import xlan
 from xlan import Caption, Captioner, CaptionOptions, Regions, Vocabulary
@@ -53,7 +56,11 @@ print("torch" in sys.modules)
 
 def test_without_torch(model_directory: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(model_directory)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", HIDE_TORCH + CODE, str(model_directory)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
@@ -62,4 +69,28 @@ def test_without_torch(model_directory: Path) -> None:
         'the torch engine needs packages that are not installed; type: pip install "xlan[train]"',
         "torch",
         "False",
+    ]
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    code = HIDE_TORCH + "from xlan.cli.main import main\nmain()"
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_commands_caption_and_explain_without_torch(model_directory: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (80, 60), (200, 30, 30)).save(tmp_path / "red.png")
+    captioned = command("caption", tmp_path / "red.png", "--model", model_directory, "--json")
+    assert (captioned.returncode, captioned.stderr) == (0, "")
+    page = tmp_path / "why.html"
+    explained = command("explain", tmp_path / "red.png", "-o", page, "--model", model_directory)
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert page.stat().st_size > 1000
+
+
+def test_commands_that_need_torch_say_what_to_type(tmp_path: Path) -> None:
+    done = command("train", Path(__file__).parents[2] / "configs" / "smoke.yaml", f"output={tmp_path}")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        'error: this command needs packages that are not installed; type: pip install "xlan[train]"'
     ]
