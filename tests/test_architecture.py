@@ -54,6 +54,7 @@ ARROWS: dict[str, set[str]] = {
     "wording": {"engines", "text"},
     "pipeline": {"confidence", "vision", "text", "engines", "wording", "required"},
     "serving": {"pipeline", "pages", "vision"},
+    "alt": {"pipeline", "pages", "vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
 CONFIG_READERS = {
@@ -80,6 +81,7 @@ NO_TORCH = {
     "wording",
     "pipeline",
     "pages",
+    "alt",
 }
 
 

@@ -13,6 +13,7 @@ import json
 import lzma
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,8 +30,11 @@ _XZ_MEMORY = 128 << 20  # `xz -9` needs 65 MiB
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success flush it to disk and rename it to `path`, else remove it."""
+def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success flush it to disk and rename it to `path`, else remove it.
+
+    The file gets the permissions `mode`, by default those of any new file.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
@@ -38,13 +42,27 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~_umask() if mode is None else mode)
         sync_file(temporary)
         temporary.replace(target)
         sync_folder(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes, *, keep_times: bool = False) -> None:
+    """Replace an existing file atomically; the new one has its permissions and, if wanted, its times.
+
+    Raises:
+        OSError: it cannot be written; the old file is then still there.
+    """
+    target = Path(path)
+    before = target.stat()
+    with atomic_path(target, mode=stat.S_IMODE(before.st_mode)) as temporary:
+        temporary.write_bytes(content)
+        if keep_times:
+            os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _umask() -> int:

@@ -16,6 +16,7 @@ import typer
 from xlan import __version__
 from xlan.cli import (
     adapt,
+    alt,
     caption,
     compare,
     confidence,
@@ -66,6 +67,7 @@ def _options(
 
 
 app.command("adapt")(adapt.adapt)
+app.command("alt")(alt.alt)
 app.command("caption")(caption.caption)
 app.command("compare")(compare.compare)
 app.command("detect")(detect.detect)
