@@ -1,4 +1,4 @@
-# Seven words: caption · smoke · test · check · docs · bench · clean. Each sets up what it needs in .venv on first use, and again only
+# Eight words: caption · smoke · test · check · docs · dist · bench · clean. Each sets up what it needs in .venv on first use, and again only
 # when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV   := .venv
@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 IMAGE  ?=
 
-.PHONY: caption smoke test check docs bench clean
+.PHONY: caption smoke test check docs dist bench clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 # Everything: all extras, and the tools that check the code.
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,export,demo,docs,dev]'
+	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,export,hub,demo,docs,dev]'
 	@touch $@ $(VENV)/.installed
 
 # Tests of pages open them in Chromium. Where we may, it is installed; elsewhere those tests skip and say what to install.
@@ -50,6 +50,13 @@ check: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo built: build/site
+
+# The wheel and the source archive of a release, in dist: built, checked, and installed to caption a picture.
+dist: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python runs/check_dist.py dist
 
 bench: $(VENV)/.installed-dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -39,7 +39,9 @@ ARROWS: dict[str, set[str]] = {
     "required": set(),
     "metrics": {"text"},
     "data": {"vision", "text"},
-    "pretrained": {"model", "text"},
+    "hub": set(),
+    "pretrained": {"hub", "model", "text"},
+    "publishing": {"hub", "pretrained"},
     "packing": {"confidence", "data", "model", "pretrained", "text", "vision"},
     "export": {"model", "text", "vision"},
     "exporting": {"engines", "export", "options", "pretrained", "vision", "wording"},
@@ -65,6 +67,8 @@ CONFIG_READERS = {
     "studies/runs.py",
 }
 NO_TORCH = {
+    "hub",
+    "publishing",
     "export",
     "required",
     "errors",

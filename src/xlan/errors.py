@@ -6,6 +6,7 @@
     │   └── FeatureError       a feature store or feature file is missing, damaged or of the wrong width
     ├── ImageError             a picture was refused or cannot be read
     ├── ModelError             a model cannot be built or loaded
+    │   ├── HubError           a model cannot be fetched from the Hub or put there
     │   ├── ShapeError         tensors do not fit together (also a ValueError)
     │   └── WeightsError       a weights file is damaged, foreign or does not match the architecture
     ├── DecodingError          a search was asked for something impossible
@@ -41,6 +42,10 @@ class ImageError(XlanError):
 
 class ModelError(XlanError):
     """A model cannot be built or loaded."""
+
+
+class HubError(ModelError):
+    """A model cannot be fetched from the Hub or put there."""
 
 
 class ShapeError(ModelError, ValueError):

@@ -73,24 +73,38 @@ class Captioner:
         threads: int | None = None,
         detector: str | os.PathLike[str] | None = None,
         precision: ComputePrecision = "float32",
+        revision: str | None = None,
     ) -> Captioner:
         """Load a model directory; without one, the model that ships with the package.
 
         Args:
-            directory: what `xlan train` or `xlan pack` wrote.
+            directory: what `xlan train` or `xlan pack` wrote; or, where no such folder exists, the name of a model on
+                the Hub: `owner/name` or `owner/name@revision` (needs the extra `hub`).
             engine: `onnx`, `torch`, or `auto`: onnx where it is installed and can compute this model on this device.
             device: where to compute, pictures and words alike: `cpu`, `cuda`, `cuda:1`, `mps`.
             threads: how many threads compute; None leaves it to the engine.
             detector: a detector directory that makes the regions, for models trained on its features.
             precision: `float32`, `int8` (with onnx) or `bf16` (with torch): fewer bits are faster for large models.
+            revision: of a model on the Hub: a branch, a tag or a commit.
 
         Raises:
             ModelError: no such directory, or it is not one, or the package came without a model.
+            HubError: a model cannot be fetched from the Hub (a `ModelError` too).
         """
+        if directory is None and revision is not None:
+            raise ModelError(f"the model that comes with xlan has no revisions; got revision {revision!r}")
         if directory is None and not SHIPPED.is_dir():
             raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
         source = SHIPPED if directory is None else directory
-        found = load(source, engine=engine, device=device, threads=threads, detector=detector, precision=precision)
+        found = load(
+            source,
+            engine=engine,
+            device=device,
+            threads=threads,
+            detector=detector,
+            precision=precision,
+            revision=revision,
+        )
         return cls(found.engine, found.vocabulary, found.extractor, found.judge, found.identity)
 
     @overload

@@ -12,6 +12,9 @@
 Never a pickle. A directory is written beside its final place and moved there when it is whole. Replacing a model takes
 two renames: killed exactly between them, the old model lies beside its place in a folder `.NAME.….old`.
 
+A model may also be named as it is on the Hub, `owner/name` or `owner/name@revision`, where no such folder exists:
+`find_model` then fetches the files above, and no others, and compares all of them with their hashes.
+
 `read_model_directory` needs no torch; only what returns or takes tensors imports it.
 """
 
@@ -29,8 +32,10 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from xlan.errors import DataError, ModelError, WeightsError
+from xlan.errors import DataError, HubError, ModelError, WeightsError, XlanError
 from xlan.files import atomic_path, file_sha256, read_json, read_text, sync_file, sync_folder, write_json, write_text
+from xlan.hub.names import HubName, parse_name
+from xlan.hub.repository import Repository
 from xlan.model.spec import Spec, spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
 from xlan.weights import compare_weights
@@ -47,7 +52,10 @@ VISION, FAMILIAR = "vision.safetensors", "familiar.safetensors"
 WORD_HEAD, CALIBRATION = "words.safetensors", "confidence.json"
 DETECTOR = "detector"  # a folder in a model directory: the detector whose regions the model was trained on
 EXTRAS = (VISION, FAMILIAR, WORD_HEAD, CALIBRATION)  # files that a model directory may have
+DETECTOR_CONFIG, DETECTOR_WEIGHTS = f"{DETECTOR}/detector.json", f"{DETECTOR}/detector.safetensors"
+DETECTOR_FILES = (DETECTOR_CONFIG, DETECTOR_WEIGHTS, f"{DETECTOR}/{VISION}", f"{DETECTOR}/{CARD}")
 MAX_CONFIG_BYTES = 1 << 20
+MAX_DETECTOR_BYTES = 4 << 20  # of its settings
 MAX_CARD_BYTES = 1 << 20
 DEFAULT_CARD = "# A captioning model\n\nMade with xlan; `config.json` has its numbers.\n"
 
@@ -214,18 +222,81 @@ def is_model_directory(directory: str | os.PathLike[str]) -> bool:
     return (Path(directory) / CONFIG).is_file()
 
 
-def read_model_directory(directory: str | os.PathLike[str], *, verify: bool = False) -> ModelDirectory:
+def find_model(model: str | os.PathLike[str], *, revision: str | None = None) -> Path:
+    """The model directory that somebody means: a folder here or, where there is none, the name of a model on the Hub.
+
+    A model of the Hub is fetched into the cache of `huggingface_hub`, and all its files are compared with the hashes in
+    its `config.json`, each time: a folder that this returns is whole.
+
+    Args:
+        model: a folder, or `owner/name` or `owner/name@revision` on the Hub.
+        revision: a branch, a tag or a commit on the Hub.
+
+    Raises:
+        HubError: it cannot be fetched, it is damaged, or a folder was given together with a revision.
+        MissingExtraError: `huggingface_hub` is not installed.
+    """
+    source = Path(model)
+    name = None if source.exists() else parse_name(model)
+    if name is not None:
+        return _fetch(name.at(revision))
+    if revision is not None:
+        what = "a folder has no revisions" if source.exists() else "not the name of a model on the Hub (owner/name)"
+        raise HubError(f"{source}: {what}; got revision {revision!r}")
+    return source
+
+
+def _fetch(name: HubName) -> Path:
+    repository = Repository(name)
+    repository.get(CONFIG)
+    folder = repository.folder
+    try:
+        files = _read_config(folder)["files"]
+        for file in (CARD, *DETECTOR_FILES):
+            repository.find(file, before=WEIGHTS)
+        if (folder / DETECTOR_CONFIG).is_file():
+            settings = read_json(folder / DETECTOR_CONFIG, max_bytes=MAX_DETECTOR_BYTES)
+            files = {**files, DETECTOR_WEIGHTS: settings.get("file") if isinstance(settings, dict) else None}
+        names = [name for name in (VOCAB, *EXTRAS, DETECTOR_WEIGHTS, WEIGHTS) if name in files]
+        for file in names:
+            repository.get(file)
+    except BaseException as error:  # also a full disk, or Ctrl-C
+        repository.forget()
+        if isinstance(error, HubError) or not isinstance(error, XlanError):
+            raise
+        raise HubError(f"{name}: not a model that this version of xlan can read: {_named(error, folder)}") from None
+    for file in names:
+        try:
+            _check_files(folder, files, (file,), verify=True)
+        except ModelError as error:
+            repository.forget(damaged=file)
+            what = _named(error, folder).rpartition(";")[0] or _named(error, folder)
+            remedy = "it was removed: try again, and if that does not help, tell the owner of the model"
+            raise HubError(f"{name}: {what}; {remedy}") from None
+    return folder
+
+
+def _named(error: Exception, folder: Path) -> str:
+    """What an error says, without where in the cache."""
+    return str(error).removeprefix(str(folder)).lstrip(":/\\ ")
+
+
+def read_model_directory(
+    directory: str | os.PathLike[str], *, verify: bool = False, revision: str | None = None
+) -> ModelDirectory:
     """Read a model directory, but for its weights.
 
     Args:
-        directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan import-checkpoint` wrote.
+        directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan import-checkpoint` wrote, or the name of
+            a model on the Hub, see `find_model`.
         verify: also compare the files' SHA-256 with what `config.json` says (their sizes are always compared).
+        revision: a branch, a tag or a commit on the Hub.
 
     Raises:
         ModelError: not a model directory, another format, or vocabulary and architecture do not belong together.
         WeightsError: a file is missing or damaged.
     """
-    source = Path(directory)
+    source = find_model(directory, revision=revision)
     if not is_model_directory(source):
         raise ModelError(f"{source}: not a model directory (there is no {CONFIG} in it)")
     config = _read_config(source)
@@ -246,6 +317,7 @@ def from_pretrained(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     verify: bool = False,
+    revision: str | None = None,
 ) -> Pretrained:
     """Load a model directory in PyTorch, in evaluation mode.
 
@@ -254,12 +326,13 @@ def from_pretrained(
         device: where the weights go.
         dtype: in which type they are computed with; float32 unless given.
         verify: also compare the files' SHA-256 with what `config.json` says.
+        revision: a branch, a tag or a commit on the Hub.
 
     Raises:
         ModelError: as `read_model_directory` has it.
         WeightsError: the weights are damaged, or missing, unexpected or misshapen, each of which is listed.
     """
-    found = read_model_directory(directory, verify=verify)
+    found = read_model_directory(directory, verify=verify, revision=revision)
     return Pretrained(
         load_model(found, device=device, dtype=dtype),
         found.vocabulary,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.cli.caption_file import CaptionFile, as_json, write_coco
-from xlan.cli.engine import ENGINE_HELP, EngineChoice
+from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
 from xlan.cli.explain import model_names
 from xlan.cli.explain_folder import ExplainFolder
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures
@@ -50,9 +50,7 @@ def caption(
             metavar="PICTURE", help="Pictures, folders (with all subfolders), quoted globs, or - for standard input."
         ),
     ],
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Model directory; without it, the model that comes with xlan.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
     beams: Annotated[
         int | None, typer.Option(metavar="N", help=f"Sentences kept while searching, 1 to {_BEAMS.high}; default 3.")
     ] = None,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.engine import MODEL_WORDS
+
 if TYPE_CHECKING:
     from xlan.confidence.evidence import Evidence
     from xlan.confidence.measure import Answer
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Fit and check confidence: the share of a caption's content words that people use too.")
 
-ModelArgument = Annotated[Path, typer.Argument(help="Model directory.")]
+ModelArgument = Annotated[Path, typer.Argument(help=f"{MODEL_WORDS}.")]
+FolderArgument = Annotated[Path, typer.Argument(help="Model directory on this machine.", exists=True, file_okay=False)]
 CaptionsOption = Annotated[Path, typer.Option(help="Captions file with the people's captions and the splits.")]
 FeaturesOption = Annotated[Path, typer.Option(help="Feature store of its pictures, made with the model's vision.")]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Use only this many pictures of the split, for a trial.")]
@@ -24,7 +27,7 @@ BATCH = 32
 
 @app.command()
 def fit(
-    model: ModelArgument,
+    model: FolderArgument,
     captions: CaptionsOption,
     features: FeaturesOption,
     split: Annotated[str, typer.Option(help="Split to fit on; the model must not have been trained on it.")] = "val",

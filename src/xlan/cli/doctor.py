@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan import __version__
+from xlan.cli.engine import MODEL_WORDS
 
 if TYPE_CHECKING:
     from xlan.cli.health import Check
@@ -19,7 +20,7 @@ _MARKS = {"ok": ("ok", "green"), "absent": ("–", "yellow"), "broken": ("BROKEN
 
 def doctor(
     model: Annotated[
-        Path | None, typer.Option(help="Also check this model directory instead of the model that comes with xlan.")
+        Path | None, typer.Option(metavar="DIR", help=f"{MODEL_WORDS}, to check instead of the model of xlan.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The option `--engine`, the same in every command that captions."""
+"""The options `--engine` and `--model`, the same in every command that captions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from xlan.engines.load import EngineName
 
 ENGINE_HELP = "What computes: onnxruntime, PyTorch, or whichever is installed (onnx first)."
+
+MODEL_WORDS = "Model directory, or owner/name[@revision] on the Hub"
+MODEL_HELP = f"{MODEL_WORDS}; without it, the model that comes with xlan."
 
 
 class EngineChoice(StrEnum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xlan.cli.engine import ENGINE_HELP, EngineChoice
+from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
 from xlan.cli.pictures import STDIN, read_stdin
 from xlan.cli.text import printable, short_names
 from xlan.errors import DataError, DecodingError
@@ -29,11 +29,9 @@ def explain(
         Path,
         typer.Option("-o", "--output", help="Where to: a page (.html) or a figure (.png).", show_default=False),
     ],
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Model directory; without it, the model that comes with xlan.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A second model directory, to be shown beside the first.")
+        Path | None, typer.Option(metavar="DIR", help="A second model, to be shown beside the first.")
     ] = None,
     beams: Annotated[int, typer.Option(metavar="N", help="Sentences kept while searching, 1 to 10.")] = 3,
     must: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.engine import MODEL_WORDS
 from xlan.cli.pictures import find_pictures
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Model directory, for example out/coco/xlan_scst/best.")],
+    model: Annotated[Path, typer.Argument(help=f"{MODEL_WORDS}, for example out/coco/xlan_scst/best.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The export directory to write.", show_default=False)],
     fp16: Annotated[
         bool, typer.Option("--fp16", help="Store weights in 16 bits: half the size, the same captions.")

@@ -40,6 +40,7 @@ EXTRAS = {
     "vision": "ImageNet weights for xlan adapt and xlan features extract",
     "serve": "xlan serve: captions over HTTP, and a page for the browser",
     "export": "xlan export: a model as ONNX, in 8 bits if wanted",
+    "hub": "models by name from the Hub, and xlan push",
     "demo": "make caption",
     "docs": "make docs: the documentation as a site",
     "dev": "make check, make test",

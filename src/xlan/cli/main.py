@@ -33,6 +33,7 @@ from xlan.cli import (
     metrics,
     pack,
     predict,
+    push,
     report,
     serve,
     study,
@@ -79,6 +80,7 @@ app.command("import-checkpoint")(import_checkpoint.import_checkpoint)
 app.command("import-detector")(import_detector.import_detector)
 app.command("pack")(pack.pack)
 app.command("predict")(predict.predict)
+app.command("push")(push.push)
 app.command("report")(report.report)
 app.command("serve")(serve.serve)
 app.command("study")(study.study)
@@ -95,7 +97,7 @@ def main() -> None:
     """Run the command line and turn our errors into one line and an exit status."""
     sleep_while_waiting()
     try:
-        app()
+        app(prog_name="xlan")
     except XlanError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from xlan.cli.engine import MODEL_WORDS
+
 
 def pack(
-    model: Annotated[Path, typer.Argument(help="Trained model directory, for example out/coco-mini/xlan_scst/best.")],
+    model: Annotated[Path, typer.Argument(help=f"{MODEL_WORDS}, for example out/coco-mini/xlan_scst/best.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model directory to write.")],
     vision: Annotated[
         Path | None, typer.Option(help="The vision.safetensors with which `xlan features extract` made its features.")

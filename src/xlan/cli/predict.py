@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from xlan.cli.engine import MODEL_WORDS
+
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model directory, for example out/coco/xlan_scst/best.")],
+    model: Annotated[Path, typer.Argument(help=f"{MODEL_WORDS}, for example out/coco/xlan_scst/best.")],
     captions: Annotated[Path, typer.Option(help="Captions file that tells the images and splits.")],
     features: Annotated[Path, typer.Option(help="Feature store of the images.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Result file in COCO's format.")],

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from xlan.cli.engine import ENGINE_HELP, EngineChoice
+from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
 from xlan.errors import ConfigError, MissingExtraError
 from xlan.threads import cores
 
@@ -20,9 +20,7 @@ MIN_TOKEN = 16
 
 
 def serve(
-    model: Annotated[
-        Path | None, typer.Option(help="Model directory; without it, the model that comes with xlan.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
     host: Annotated[
         str, typer.Option(help="Address to listen on; the default is for this machine alone.")
@@ -72,14 +70,15 @@ def serve(
     except ImportError:
         raise MissingExtraError("xlan serve", "serve") from None
     from xlan.pipeline import SHIPPED, Captioner
+    from xlan.pretrained import find_model
     from xlan.serving import server
     from xlan.serving.settings import ServeSettings
     from xlan.vision.image import ImageLimits
 
     token = _token(token_file)
-    directory = SHIPPED if model is None else model
+    directory = SHIPPED if model is None else find_model(model)
     settings = ServeSettings(
-        model_name=directory.resolve().name,
+        model_name=str(model) if model is not None and directory != model else directory.resolve().name,
         card=_card(directory),
         token=token,
         hosts=_hosts(host, name or []),
@@ -95,7 +94,7 @@ def serve(
     # Decoders warn about broken EXIF and odd palettes; whoever runs a server can do nothing about them.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     with server.listen(host, port) as listener:  # before the model is loaded: a taken port is known at once
-        captioner = Captioner.from_pretrained(model, device=device, engine=engine.engine, threads=1)  # in each lane
+        captioner = Captioner.from_pretrained(directory, device=device, engine=engine.engine, threads=1)  # in each lane
         if token is None and not _is_loopback(host):
             typer.echo(f"warning: {host} can be reached by others and no token is set; see --token-file", err=True)
         line = f"xlan listens on {_address(*listener.getsockname()[:2])}"

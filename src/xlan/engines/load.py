@@ -27,6 +27,7 @@ from xlan.pretrained import (
     WEIGHTS,
     WORD_HEAD,
     ModelDirectory,
+    find_model,
     read_model_directory,
 )
 from xlan.text.vocab import Vocabulary
@@ -66,11 +67,13 @@ def load(
     threads: int | None = None,
     detector: str | os.PathLike[str] | None = None,
     precision: ComputePrecision = "float32",
+    revision: str | None = None,
 ) -> Loaded:
     """Read a model directory.
 
     Args:
-        directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan export` wrote.
+        directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan export` wrote, or the name of a model on
+            the Hub.
         engine: `onnx` (small, quick to start, on the CPU), `torch` (every model, every device), or `auto`: onnx on the
             CPU where onnxruntime is installed and knows the architecture, else torch. All give the same captions.
         device: where to compute: `cpu`, `cuda`, `cuda:1`, `mps`.
@@ -79,6 +82,7 @@ def load(
             it has one, and its grid otherwise. Detectors compute with torch on the CPU, whatever the engine.
         precision: of the captioner's weights: `float32`; `int8`, with the onnx engine; `bf16`, with the torch engine.
             Fewer bits are read faster, which is what decoding with a large model waits for; captions may then differ.
+        revision: of a model on the Hub: a branch, a tag or a commit.
 
     Raises:
         ModelError: not a model directory, or the device cannot be used here.
@@ -94,15 +98,16 @@ def load(
     engine = needs.get(precision, engine)
     if engine == "onnx" and device != "cpu":
         raise ModelError(f"the onnx engine computes on the cpu, got device {device!r}; use the torch engine")
-    if is_export_directory(directory):
+    source = find_model(directory, revision=revision)
+    if is_export_directory(source):
         if precision != "float32":
             raise ModelError(f"{directory}: is an export and has a precision of its own; leave --precision out")
         if engine == "torch" or device != "cpu":
             raise ModelError(f"{directory}: is an export and runs with the onnx engine on the cpu only")
         if detector is not None:
             raise ModelError(f"{directory}: is an export; detectors go with the model directory it was made from")
-        return load_export(directory, threads=threads)
-    found = read_model_directory(directory)
+        return load_export(source, threads=threads)
+    found = read_model_directory(source)
     fits = device == "cpu" and has_graphs(found.spec)
     if engine == "onnx" or (engine == "auto" and fits and is_installed("onnxruntime")):
         loaded = _onnx(found, threads, "int8" if precision == "int8" else "stored")
