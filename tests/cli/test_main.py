@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from xlan.cli.main import app
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
@@ -58,3 +67,22 @@ def test_a_command_that_needs_torch_says_what_to_install():
     assert done.stderr == (
         'error: this command needs packages that are not installed; type: pip install "xlan[train]"\n'
     )
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, part in getattr(command, "commands", {}).items():
+        yield from commands(part, (*path, name))
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [pytest.param(*found, id=" ".join(found[0])) for found in commands(typer.main.get_command(app))],
+)
+def test_help_at_80_columns_has_whole_names_and_no_python_types(path: tuple[str, ...], command: Any) -> None:
+    shown = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, [*path, "--help"]).output
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not re.search(r"<(bool|str|int|float|path|list|[a-z0-9]+\|)|\{[A-Za-z_]+\}", shown)
+    names = {name for option in command.params for name in (*option.opts, *option.secondary_opts) if name[0] == "-"}
+    assert names <= set(re.split(r"[\s,]+", shown))
+    assert not re.search(r"^  [a-z-]+ .*\.\.\.$", shown, re.MULTILINE), "the sentence of a command is cut"

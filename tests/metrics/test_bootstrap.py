@@ -68,13 +68,35 @@ def test_groups_are_compared_by_their_means(bad: Report, good: Report) -> None:
 
 def test_bleu_of_a_draw_is_bleu_of_the_drawn_images(good: Report) -> None:
     """Drawing each image twice gives the corpus score again; drawing one image gives that image's score."""
-    assert good.bleu is not None
     once = np.zeros((60, 1), dtype=np.int64)
     once[5] = 1
-    bleu_4 = good.scores["BLEU-4"]
-    assert bleu_4.images is not None
-    assert good.bleu.corpus(np.full((60, 1), 2))[3, 0] == pytest.approx(bleu_4.value, abs=1e-8)
-    assert good.bleu.corpus(once)[3, 0] == pytest.approx(bleu_4.images[5])
+    for name in ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4"):
+        score = good.scores[name]
+        assert score.images is not None
+        assert score.resample is not None
+        assert score.resample(np.full((60, 1), 2))[0] == pytest.approx(score.value, abs=1e-8)
+        assert score.resample(once)[0] == pytest.approx(score.images[5])
+
+
+def test_the_interval_of_meteor_holds_its_difference() -> None:
+    """The corpus score comes from summed counts, far from the mean of the scores when sentences differ in length."""
+    pytest.importorskip("snowballstemmer", reason="METEOR needs the extra `metrics`")
+    long = " ".join(WORDS)
+    references = {i: ["a man"] if i < 36 else [f"{long} {i}"] for i in range(40)}
+    first = {i: "a man" if i < 36 else "a" for i in range(40)}
+    second = {i: "a man" if i < 35 else references[i][0] for i in range(40)}
+    reports = [evaluate(captions, references, metrics=["meteor"]) for captions in (first, second)]
+    if reports[0].scores["METEOR"].value is None:
+        pytest.skip(reports[0].scores["METEOR"].reason)
+    (alone,) = compare(*reports, samples=400)
+    assert alone.difference is not None
+    assert alone.low <= alone.difference <= alone.high
+    (halfway,) = compare_groups(reports[:1], reports, samples=400)
+    assert halfway.difference == pytest.approx(alone.difference / 2)
+    assert halfway.high == pytest.approx(alone.high / 2)
+    score = reports[1].scores["METEOR"]
+    assert score.resample is not None
+    assert score.resample(np.full((40, 1), 3))[0] == pytest.approx(score.value)
 
 
 def test_images_that_differ_most_come_first(bad: Report, good: Report) -> None:

@@ -7,13 +7,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from xlan.errors import MetricError, MissingExtraError
+from xlan.metrics.meteor import MeteorParts
 from xlan.metrics.report import METRICS, evaluate
 
 RESULTS = {1: "A dog runs.", 2: "Two cats (asleep)"}
 REFERENCES = {1: ["A dog is running.", "The dog runs!"], 2: ["Two sleeping cats", "cats"], 3: ["not asked for"]}
+# METEOR's counts of a caption of three words that is its reference, and of one without words.
+WHOLE, NOTHING = [3, 3, 0, 0, 3, 3, *[0] * 15, 3, 3], [0] * 23
 PURE = ("bleu", "rouge", "cider")
 
 
@@ -31,6 +35,10 @@ class Fake:
     ) -> tuple[float, list[float]]:
         Fake.seen = (references, hypotheses)
         return 0.5, [0.25] * len(hypotheses)
+
+    def parts(self, references: Mapping[Any, Sequence[str]], hypotheses: Mapping[Any, str]) -> MeteorParts:
+        Fake.seen = (references, hypotheses)
+        return MeteorParts(np.array([WHOLE, NOTHING]), np.array([1.0, 0.0]))
 
 
 class Broken(Fake):
@@ -55,7 +63,7 @@ def test_scores_are_numbers_by_name() -> None:
 
 def test_meteor_is_given_tokens_and_spice_raw_captions(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "xlan.metrics.meteor", Meteor=Fake)
-    assert evaluate(RESULTS, REFERENCES, metrics=["meteor"]).scores["METEOR"].value == 0.5
+    assert evaluate(RESULTS, REFERENCES, metrics=["meteor"]).scores["METEOR"].value == 1.0
     assert Fake.seen == (
         {1: ["a dog is running", "the dog runs"], 2: ["two sleeping cats", "cats"]},
         {1: "a dog runs", 2: "two cats -lrb- asleep -rrb-"},

@@ -40,6 +40,7 @@ from xlan.cli import (
     submit,
     train,
 )
+from xlan.cli.plain_help import use_plain_help
 from xlan.errors import MissingExtraError, XlanError
 from xlan.threads import sleep_while_waiting
 
@@ -48,6 +49,7 @@ app = typer.Typer(
     help="Caption photos, and train and evaluate captioning models with X-Linear attention.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -91,6 +93,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(detector.app, name="detector")
 app.add_typer(features.app, name="features")
 app.add_typer(metrics.app, name="metrics")
+use_plain_help(app)
 
 
 def main() -> None:

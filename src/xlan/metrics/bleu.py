@@ -51,11 +51,19 @@ class BleuParts(NamedTuple):
         times = np.ones((self.lengths.size, 1), dtype=np.int64) if weights is None else weights
         return _combine(self.matched @ times, self.guessed @ times, self.lengths @ times, self.closest @ times)
 
+    def order(self, order: int, weights: Ints) -> Floats:
+        """`[S]` corpus scores of one order, 1 to 4, of the samples that `corpus` describes."""
+        upto = BleuParts(self.matched[:order], self.guessed[:order], self.lengths, self.closest)
+        return upto.corpus(weights)[-1]
+
+    def scores(self) -> Bleu:
+        """The scores of the corpus and of each image."""
+        return Bleu(self.corpus()[:, 0], _combine(self.matched, self.guessed, self.lengths, self.closest))
+
 
 def bleu(ngrams: CorpusNgrams) -> Bleu:
     """Score a corpus."""
-    parts = bleu_parts(ngrams)
-    return Bleu(parts.corpus()[:, 0], _combine(parts.matched, parts.guessed, parts.lengths, parts.closest))
+    return bleu_parts(ngrams).scores()
 
 
 def bleu_parts(ngrams: CorpusNgrams) -> BleuParts:
@@ -86,7 +94,7 @@ def _closest_lengths(ngrams: CorpusNgrams) -> Ints:
 
 def _combine(matched: Ints, guessed: Ints, lengths: Ints, closest: Ints) -> Floats:
     precision = (matched + TINY) / (guessed + SMALL)
-    roots = 1.0 / np.arange(1, ORDERS + 1)
+    roots = 1.0 / np.arange(1, len(matched) + 1)
     scores: Floats = np.cumprod(precision, axis=0) ** roots[:, None]
     ratio = (lengths + TINY) / (closest + SMALL)
     with np.errstate(over="ignore"):

@@ -1,8 +1,7 @@
 """Is one model better than another, or were its images kinder? A paired bootstrap over images.
 
 Images are drawn again with replacement, the same draw for both models, and both are scored on the draw (Koehn, 2004).
-BLEU is computed anew from the counts of the drawn images. The other scores are averages over images; so is METEOR
-here, although its corpus score is not quite the average of the images'.
+BLEU and METEOR are computed anew from the summed counts of the drawn images; the other scores are averages over images.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from xlan.errors import MetricError
 from xlan.metrics.coco import ImageId
-from xlan.metrics.report import METRICS, Report
+from xlan.metrics.report import Report
 
 Floats = npt.NDArray[np.float64]
 _AT_ONCE = 64
@@ -129,33 +128,30 @@ def _differences(
 ) -> dict[str, Floats]:
     """`second − first` of every sample, by metric."""
     images = len(first[0].images)
-    per_image: dict[str, Floats] = {}
-    for name in names:
-        a, b = _mean_images(first, name), _mean_images(second, name)
-        if a is not None and b is not None and name not in METRICS["bleu"]:
-            per_image[name] = b - a
-    found: dict[str, list[Floats]] = {name: [] for name in names}
+    sides = {name: (_Resampled(first, name), _Resampled(second, name)) for name in names}
+    known = {name: (a, b) for name, (a, b) in sides.items() if a.known and b.known}
+    found: dict[str, list[Floats]] = {name: [] for name in known}
     for weights in _draws(images, samples, seed):
-        for name, difference in per_image.items():
-            found[name].append(difference @ weights / images)
-        a, b = _mean_bleu(first, weights), _mean_bleu(second, weights)
-        if a is not None and b is not None:
-            for name, row in zip(METRICS["bleu"], b - a, strict=True):
-                found[name].append(row)
-    return {name: np.concatenate(rows) for name, rows in found.items() if rows}
+        for name, (a, b) in known.items():
+            found[name].append(b.scores(weights) - a.scores(weights))
+    return {name: np.concatenate(rows) for name, rows in found.items()}
 
 
-def _mean_images(group: Sequence[Report], name: str) -> Floats | None:
-    """`[I]` score of each image, averaged over the reports; None where one has none."""
-    rows = [report.scores[name].images for report in group]
-    known = [row for row in rows if row is not None]
-    return np.mean(known, axis=0) if len(known) == len(rows) else None
+class _Resampled:
+    """One score of a group of reports, on samples of the images: the mean over the reports."""
 
+    def __init__(self, group: Sequence[Report], name: str) -> None:
+        scores = [report.scores[name] for report in group]
+        images = [score.images for score in scores if score.images is not None]
+        self.known = len(images) == len(scores)
+        self._sums = [score.resample for score in scores if score.resample is not None]
+        self._images = np.mean(images, axis=0) if self.known and not self._sums else None
 
-def _mean_bleu(group: Sequence[Report], weights: npt.NDArray[np.int64]) -> Floats | None:
-    """`[4, S]` BLEU of each sample, averaged over the reports; None where one has no counts."""
-    known = [report.bleu.corpus(weights) for report in group if report.bleu is not None]
-    return np.mean(known, axis=0) if len(known) == len(group) else None
+    def scores(self, weights: npt.NDArray[np.int64]) -> Floats:
+        """`[S]` scores of the samples that hold the images `weights` `[I, S]` times."""
+        if self._images is None:
+            return np.mean([score(weights) for score in self._sums], axis=0)
+        return self._images @ weights / len(weights)
 
 
 def _mean_score(group: Sequence[Report], name: str) -> float | None:

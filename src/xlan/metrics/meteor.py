@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from xlan.errors import MetricError, MissingExtraError
 from xlan.metrics.meteor_align import Match, Sentence, align, count_chunks, find_matches
@@ -28,6 +31,25 @@ _MAX_KNOWN_WORDS = 200_000
 # matcher content and function words matched (caption, reference); chunks, matched words (caption, reference).
 _LENGTHS, _CHUNKS, _SIZE = slice(0, 4), 20, 23
 Counts = list[int]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class MeteorParts(NamedTuple):
+    """What METEOR adds up over a corpus.
+
+    Attributes:
+        counts: `[I, 23]` counts of each image against its best reference, as the corpus sums take them.
+        images: `[I]` score of each image.
+    """
+
+    counts: Ints
+    images: Floats
+
+    def corpus(self, weights: Ints | None = None) -> Floats:
+        """`[S]` corpus scores of S samples; sample s counts image i `weights[i, s]` times (None: once, S = 1)."""
+        sums = self.counts.sum(axis=0, keepdims=True) if weights is None else weights.T @ self.counts
+        return np.array([score_counts(row) for row in sums.tolist()])
 
 
 class Meteor:
@@ -72,12 +94,24 @@ class Meteor:
         Raises:
             MetricError: there is no caption, or an image has no reference.
         """
+        parts = self.parts(references, hypotheses, progress=progress)
+        return float(parts.corpus()[0]), parts.images.tolist()
+
+    def parts(
+        self,
+        references: Mapping[Id, Sequence[str]],
+        hypotheses: Mapping[Id, str],
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> MeteorParts:
+        """The counts and the score of each image, in the order of `hypotheses`; arguments and errors as in `score`."""
         if not hypotheses:
             raise MetricError("METEOR needs at least one caption, got none")
         for image in hypotheses:
             if not references.get(image):
                 raise MetricError(f"image {image!r} has no reference caption; METEOR needs at least one")
-        totals, scores = [0] * _SIZE, []
+        rows: list[Counts] = []
+        scores: list[float] = []
         todo = iter(hypotheses.items())
         while batch := list(islice(todo, _IMAGES_AT_ONCE)):
             if len(self._known) > _MAX_KNOWN_WORDS:
@@ -89,13 +123,12 @@ class Meteor:
             for caption, others in pairs:
                 counts, score = _best(corpus[caption], [corpus[other] for other in others])
                 scores.append(score)
-                for index, value in enumerate(counts):
-                    totals[index] += value
                 if _is_whole(counts):
-                    totals[_CHUNKS] -= counts[_CHUNKS]  # the official sums leave this chunk out
+                    counts[_CHUNKS] = 0  # the official sums leave this chunk out
+                rows.append(counts)
                 if progress is not None:
                     progress(len(scores))
-        return score_counts(totals), scores
+        return MeteorParts(np.array(rows, dtype=np.int64), np.array(scores))
 
 
 def _as_sent(caption: str) -> str:

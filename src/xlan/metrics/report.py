@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlan.errors import MetricError, XlanError
-from xlan.metrics.bleu import BleuParts, bleu, bleu_parts
+from xlan.metrics.bleu import bleu_parts
 from xlan.metrics.cider import cider
 from xlan.metrics.coco import ImageId, some
 from xlan.metrics.ngrams import CorpusNgrams, check_pairs
@@ -35,7 +35,9 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 DEFAULT_METRICS = ("bleu", "meteor", "rouge", "cider", "spice")
 
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Resample = Callable[[Ints], Floats]
 Progress = Callable[[str, int, int], None]
 
 
@@ -73,6 +75,8 @@ class Score:
         images: `[I]` score of each image, or None when it was not computed.
         reason: why it was not computed, and what to do; empty when it was.
         label: what the number depends on beyond the captions (a parser's name and version), or empty.
+        resample: `[I, S]` how often each of S samples holds each image → `[S]` corpus scores of the samples; None where
+            the corpus score is the mean of the images' scores.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Score:
     images: Floats | None = None
     reason: str = ""
     label: str = ""
+    resample: Resample | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,6 @@ class Report:
         statistics: facts of the captions.
         facts: facts of each caption, in the same order.
         warnings: what a reader of the numbers should know, a line each.
-        bleu: the sums behind BLEU when it was asked for (BLEU of a sample of images is not a mean).
     """
 
     images: list[ImageId]
@@ -102,7 +106,6 @@ class Report:
     statistics: Statistics
     facts: list[CaptionFacts]
     warnings: list[str] = field(default_factory=list)
-    bleu: BleuParts | None = None
 
     def as_json(self) -> dict[str, float | str | None]:
         """Score by name at full precision, None for what was not computed; SPICE-spaCy also names its parser."""
@@ -169,10 +172,12 @@ def evaluate(
         "bleu": texts.bleu,
         "cider": texts.cider,
         "rouge": texts.rouge,
-        "meteor": lambda: texts.outside("METEOR", _meteor, tokenised=True, required="meteor" in require),
-        "spice": lambda: texts.outside("SPICE", lambda: _spice(corenlp), required="spice" in require),
-        "spice-spacy": lambda: texts.outside(
-            "SPICE-spaCy", lambda: _spice_spacy(spacy_model), required="spice-spacy" in require
+        "meteor": lambda: _try("METEOR", lambda: _meteor(texts), required="meteor" in require),
+        "spice": lambda: _try("SPICE", lambda: texts.score("SPICE", _spice(corenlp)), required="spice" in require),
+        "spice-spacy": lambda: _try(
+            "SPICE-spaCy",
+            lambda: texts.score("SPICE-spaCy", _spice_spacy(spacy_model)),
+            required="spice-spacy" in require,
         ),
     }
     scores: dict[str, Score] = {}
@@ -193,7 +198,6 @@ def evaluate(
         statistics=statistics(captions, known),
         facts=[caption_facts(caption, known) for caption in captions],
         warnings=_warnings(texts.tokenised, wanted),
-        bleu=bleu_parts(texts.ngrams) if "bleu" in wanted else None,
     )
 
 
@@ -216,9 +220,10 @@ class _Texts:
         return CorpusNgrams.from_texts(self.tokenised_references, self.tokenised)
 
     def bleu(self) -> Iterable[Score]:
-        scores = bleu(self.ngrams)
+        parts = bleu_parts(self.ngrams)
+        scores = parts.scores()
         for i, name in enumerate(METRICS["bleu"]):
-            yield Score(name, float(scores.corpus[i]), scores.images[i])
+            yield Score(name, float(scores.corpus[i]), scores.images[i], resample=partial(parts.order, i + 1))
 
     def cider(self) -> Iterable[Score]:
         yield Score("CIDEr", *cider(self.ngrams))
@@ -226,23 +231,21 @@ class _Texts:
     def rouge(self) -> Iterable[Score]:
         yield Score("ROUGE-L", *rouge_l(self.tokenised_references, self.tokenised))
 
-    def outside(
-        self, name: str, make: Callable[[], Scorer], *, required: bool, tokenised: bool = False
-    ) -> Iterable[Score]:
-        """Score with a metric of another module, which may be unable to run."""
-        try:
-            scorer = make()
-            if tokenised:
-                value, per_image = scorer.score(self.tokenised_references, self.tokenised)
-            else:
-                value, per_image = scorer.score(self.references, self.results)
-        except (XlanError, ImportError) as error:
-            if required:
-                raise MetricError(f"{name} is required but cannot be computed: {error}") from error
-            yield Score(name, None, reason=str(error))
-        else:
-            images = np.asarray(per_image, dtype=np.float64)
-            yield Score(name, float(value), images, label=str(getattr(scorer, "label", "")))
+    def score(self, name: str, scorer: Scorer) -> Score:
+        """Score with a metric of another module, which tokenises by itself."""
+        value, images = scorer.score(self.references, self.results)
+        label = str(getattr(scorer, "label", ""))
+        return Score(name, float(value), np.asarray(images, dtype=np.float64), label=label)
+
+
+def _try(name: str, measure: Callable[[], Score], *, required: bool) -> Iterable[Score]:
+    """A score whose metric may be unable to run."""
+    try:
+        yield measure()
+    except (XlanError, ImportError) as error:
+        if required:
+            raise MetricError(f"{name} is required but cannot be computed: {error}") from error
+        yield Score(name, None, reason=str(error))
 
 
 def _score_pictures(scorer: ImageTextScorer, results: Mapping[ImageId, str], pictures: Mapping[ImageId, Path]) -> Score:
@@ -271,10 +274,11 @@ def _check_names(names: Sequence[str]) -> list[str]:
     return [name for name in METRICS if name in names]
 
 
-def _meteor() -> Scorer:
+def _meteor(texts: _Texts) -> Score:
     from xlan.metrics.meteor import Meteor
 
-    return Meteor()
+    parts = Meteor().parts(texts.tokenised_references, texts.tokenised)
+    return Score("METEOR", float(parts.corpus()[0]), parts.images, resample=parts.corpus)
 
 
 def _spice(corenlp: Path | None) -> Scorer:
