@@ -81,3 +81,10 @@ def test_an_unknown_split_is_named(folder: Path) -> None:
     status, output = predict(folder, "--split=validation-2")
     assert status == 1
     assert "split 'validation-2' has no images" in output
+
+
+def test_a_device_that_is_not_there_is_refused_in_words(folder: Path) -> None:
+    status, output = predict(folder, "--device=no-such-device")
+    assert status == 1
+    assert "device 'no-such-device' cannot be used here" in output
+    assert predict(folder, "--split=val", "--device=cpu")[0] == 0

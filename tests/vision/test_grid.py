@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from xlan.errors import ModelError, WeightsError
+from xlan.vision import efficientnet
 from xlan.vision.efficientnet import EfficientNetLite
 from xlan.vision.grid import GridExtractor, load_vision, normalise
 from xlan.vision.grid_settings import GridSettings
@@ -135,6 +136,25 @@ def test_saved_and_loaded_extractors_agree(
     assert np.allclose(a, b, rtol=0.02, atol=0.02)  # kept as float16
     changed = GridExtractor.load(tmp_path / "vision.safetensors", cells=None, levels=(32,))
     assert changed.feature_dim == 24
+
+
+def test_loading_draws_and_folds_no_weights(
+    tiny_network: EfficientNetLite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    GridExtractor(tiny_network, GridSettings("tiny", input_size=64)).save(tmp_path / "vision.safetensors")
+    folds: list[bool] = []
+    original = efficientnet._folded_weights
+
+    def watched(weight: torch.Tensor, norm: torch.nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+        folds.append(weight.is_meta)
+        return original(weight, norm)
+
+    monkeypatch.setattr(efficientnet, "_folded_weights", watched)
+    before = torch.random.get_rng_state()
+    loaded = GridExtractor.load(tmp_path / "vision.safetensors")
+    assert all(folds), "weights were folded that are thrown away"
+    assert torch.equal(torch.random.get_rng_state(), before), "weights were drawn that are thrown away"
+    assert not any(weight.is_meta or weight.requires_grad for weight in loaded.network.parameters())
 
 
 def rewrite(path: Path, *, header: dict[str, str] | None = None, **tensors: torch.Tensor | None) -> None:

@@ -20,6 +20,10 @@ def predict(
     max_length: Annotated[int, typer.Option(min=1, max=200, help="Longest caption, end included.")] = 17,
     batch_size: Annotated[int, typer.Option(min=1, help="Images decoded together.")] = 50,
     max_regions: Annotated[int | None, typer.Option(min=1, help="Use at most this many regions of an image.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps; default: cuda if there is one."),
+    ] = None,
     skip_missing: Annotated[
         bool, typer.Option("--skip-missing", help="Leave out images without features, instead of refusing.")
     ] = False,
@@ -32,13 +36,14 @@ def predict(
     from xlan.data.captions import load_captions
     from xlan.data.dataset import CaptionDataset
     from xlan.data.loader import evaluation_loader
+    from xlan.engines.torch_engine import torch_device
     from xlan.pretrained import from_pretrained
     from xlan.training.evaluate import decode_split, write_predictions
     from xlan.vision.regions import check_same_extractor
     from xlan.vision.store import FeatureStore
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    loaded = from_pretrained(model, device=device)
+    where = torch_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    loaded = from_pretrained(model, device=where)
     store = FeatureStore(features)
     check_same_extractor(
         loaded.features or _vision_of(loaded.vision), store.extractor, model=str(model), features=str(features)
@@ -54,7 +59,7 @@ def predict(
     )
     batches = evaluation_loader(dataset, batch_size=batch_size)
     shown = track(batches, total=len(batches), description=split, console=Console(stderr=True))
-    found = decode_split(loaded.model, shown, loaded.vocabulary, device=device, beams=beams, max_length=max_length)
+    found = decode_split(loaded.model, shown, loaded.vocabulary, device=where, beams=beams, max_length=max_length)
     write_predictions(output, found)
     typer.echo(f"{output}: {len(found):,} captions")
 

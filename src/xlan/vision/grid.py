@@ -41,7 +41,7 @@ class GridExtractor:
     """Grid regions of an EfficientNet-Lite.
 
     Args:
-        network: its weights; a folded copy is made.
+        network: its weights; a folded copy is made unless they are folded already.
         settings: sizes.
         weights_name: which weights these are, for `description` ("imagenet", or a hash of a file).
     """
@@ -141,7 +141,5 @@ def load_vision(path: str | os.PathLike[str]) -> tuple[efficientnet.EfficientNet
         WeightsError: missing, damaged, of another format, or tensors that do not fit the network it names.
     """
     file = read_vision(path)
-    network = efficientnet.folded(efficientnet.build(file.settings.network))
     weights = {name: torch.from_numpy(array).float() for name, array in file.weights.items()}
-    efficientnet.load_checked(network, weights, str(path))
-    return network, file.settings, file.digest
+    return efficientnet.load_folded(file.settings.network, weights, str(path)), file.settings, file.digest
