@@ -53,8 +53,8 @@ ARROWS: dict[str, set[str]] = {
     "studies": {"config", "data", "metrics", "pages"},
     "options": set(),
     "engines": {"confidence", "vision", "text", "model", "decoding", "pretrained", "required", "export"},
-    "wording": {"engines", "text"},
-    "pipeline": {"confidence", "vision", "text", "engines", "wording", "required"},
+    "wording": {"engines", "text", "required"},
+    "pipeline": {"confidence", "vision", "text", "engines", "wording"},
     "serving": {"pipeline", "pages", "vision"},
     "alt": {"pipeline", "pages", "vision"},
 }

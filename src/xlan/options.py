@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 from xlan.errors import DecodingError
@@ -110,6 +110,26 @@ class CaptionOptions:
         except DecodingError as error:
             name, _, rest = str(error).partition(": ")
             raise DecodingError(f"{names.get(name, name)}: {rest}") from None
+
+    @classmethod
+    def combine(cls, options: CaptionOptions | None, given: Mapping[str, Any]) -> CaptionOptions:
+        """Options as an object, by name, or an object with some of them changed by name.
+
+        Raises:
+            DecodingError: as `of`; or `options` is something else.
+        """
+        if options is None:
+            return cls.of(given)
+        if not isinstance(options, cls):
+            raise DecodingError(f"options: expected CaptionOptions, got {type(options).__name__}")
+        cls.of(dict.fromkeys(given))  # refuses unknown names
+        return replace(options, **given)
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse what is not a number of pictures."""
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise DecodingError(f"batch_size: expected a whole number of at least 1, got {batch_size!r}")
 
 
 def _number(name: str, value: Any, limit: Limit) -> int | float:

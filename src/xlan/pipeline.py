@@ -1,4 +1,4 @@
-"""The whole library on one screen: a picture in, a sentence out.
+"""A picture in, a sentence out: the path through the library, in one class.
 
     from xlan import Captioner
     captioner = Captioner.from_pretrained("model-directory")
@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from xlan.ahead import map_ahead
 from xlan.confidence.judge import Judge
 from xlan.engines.interface import Engine
 from xlan.engines.load import ComputePrecision, EngineName, load
-from xlan.errors import DecodingError, ImageError, ModelError
-from xlan.options import DEFAULT_OPTIONS, CaptionOptions
-from xlan.required import RequiredWords
+from xlan.errors import ImageError, ModelError
+from xlan.options import DEFAULT_OPTIONS, CaptionOptions, check_batch_size
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
+from xlan.vision.many import extract_many
 from xlan.vision.regions import PreparedImage, RegionExtractor
-from xlan.wording import caption_of, request_of
+from xlan.wording import caption_of, cost_of, request_of
 
 SHIPPED = Path(__file__).parent / "models" / "default"
 
@@ -108,18 +106,11 @@ class Captioner:
         return cls(found.engine, found.vocabulary, found.extractor, found.judge, found.identity)
 
     @overload
-    def caption(
-        self, images: ImageSource, options: CaptionOptions | None = ..., *, batch_size: int = ..., **given: Any
-    ) -> Caption: ...
+    def caption(self, images: ImageSource, options: CaptionOptions | None = ..., **given: Any) -> Caption: ...
 
     @overload
     def caption(
-        self,
-        images: Sequence[ImageSource],
-        options: CaptionOptions | None = ...,
-        *,
-        batch_size: int = ...,
-        **given: Any,
+        self, images: Sequence[ImageSource], options: CaptionOptions | None = ..., *, batch_size: int = 16, **given: Any
     ) -> list[Caption]: ...
 
     def caption(
@@ -142,10 +133,10 @@ class Captioner:
             ImageError: a picture cannot be used; the message says which and why.
             DecodingError: an option is unknown, of the wrong type or out of its limits.
         """
-        chosen = _options(options, given)
+        chosen = CaptionOptions.combine(options, given)
         if not isinstance(images, list | tuple):
             return self.caption_prepared([self.prepare(images)], chosen)[0]  # type: ignore[arg-type]
-        _check_batch_size(batch_size)
+        check_batch_size(batch_size)
         parts = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
         return [one for part in parts for one in self.caption_prepared([self.prepare(x) for x in part], chosen)]
 
@@ -187,44 +178,20 @@ class Captioner:
         Yields:
             The name, and the caption or what is wrong with the picture; one that fails does not stop the others.
         """
-
-        def work(picture: tuple[str, ImageSource]) -> tuple[str, PreparedImage | ImageError]:
-            name, image = picture
-            try:
-                return name, self.prepare(image, limits=limits, name=name)
-            except ImageError as error:
-                return name, error
-
-        _check_batch_size(batch_size)
-        chosen = _options(options, given)
+        check_batch_size(batch_size)
+        chosen = CaptionOptions.combine(options, given)
         self.check(chosen)
-        ready: list[tuple[str, PreparedImage | ImageError]] = []
-        for item in map_ahead(work, pictures, threads=threads, ahead=2 * batch_size):
-            ready.append(item)
-            if len(ready) == batch_size:
-                yield from self._caption_ready(ready, chosen)
-                ready = []
-        yield from self._caption_ready(ready, chosen)
 
-    def _caption_ready(
-        self, ready: Sequence[tuple[str, PreparedImage | ImageError]], options: CaptionOptions
-    ) -> Iterator[tuple[str, Caption | ImageError]]:
-        good = [(name, image) for name, image in ready if isinstance(image, PreparedImage)]
-        regions = self._regions_or_errors(good)
-        captions = iter(self.caption_regions([one for one in regions if isinstance(one, Regions)], options))
-        answers = iter([one if isinstance(one, ImageError) else next(captions) for one in regions])
-        for name, image in ready:
-            yield name, image if isinstance(image, ImageError) else next(answers)
+        def prepare(picture: tuple[str, ImageSource]) -> PreparedImage:
+            return self.prepare(picture[1], limits=limits, name=picture[0])
 
-    def _regions_or_errors(self, pictures: Sequence[tuple[str, PreparedImage]]) -> list[Regions | ImageError]:
-        """Regions of each picture; where a batch fails, of each one alone, so that only the bad one is lost."""
-        extractor = self._extractor()
-        try:
-            return list(extractor.extract([image for _, image in pictures])) if pictures else []
-        except ImageError as error:
-            if len(pictures) == 1:
-                return [ImageError(f"{pictures[0][0]}: {error}")]
-            return [found for one in pictures for found in self._regions_or_errors([one])]
+        parts = extract_many(
+            self._extractor(), pictures, prepare, name=lambda picture: picture[0], batch=batch_size, threads=threads
+        )
+        for part in parts:
+            captions = iter(self.caption_regions([one for _, one in part if isinstance(one, Regions)], chosen))
+            for (name, _), found in part:
+                yield name, found if isinstance(found, ImageError) else next(captions)
 
     def check(self, options: CaptionOptions) -> None:
         """Refuse what this model cannot do, before any picture is opened.
@@ -237,17 +204,8 @@ class Captioner:
         request_of(options, self.vocabulary)
 
     def cost(self, options: CaptionOptions) -> int:
-        """How many steps of the model, for one sentence each, captioning one picture may take.
-
-        That is: sentences followed at a time × longest sentence. A search with required words follows `beams` sentences
-        for every combination of what has been said of them, so that each further word doubles its cost.
-
-        Raises:
-            DecodingError: a required word is not in the vocabulary, or there are too many.
-        """
-        required = request_of(options, self.vocabulary).required
-        states = RequiredWords(required).states if required else 1
-        return options.max_length * (options.samples or options.beams * states)
+        """How many steps of the model captioning one picture may take; see `xlan.wording.cost_of`."""
+        return cost_of(options, self.vocabulary)
 
     def prepare(
         self, image: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS, name: str | None = None
@@ -277,21 +235,6 @@ class Captioner:
                 "use caption_regions, or a model that has one"
             )
         return self.extractor
-
-
-def _options(options: CaptionOptions | None, given: dict[str, Any]) -> CaptionOptions:
-    """Options as an object, by name, or an object with some of them changed by name."""
-    if options is None:
-        return CaptionOptions.of(given)
-    if not isinstance(options, CaptionOptions):
-        raise DecodingError(f"options: expected CaptionOptions, got {type(options).__name__}")
-    CaptionOptions.of(dict.fromkeys(given))  # refuses unknown names
-    return replace(options, **given)
-
-
-def _check_batch_size(batch_size: int) -> None:
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise DecodingError(f"batch_size: expected a whole number of at least 1, got {batch_size!r}")
 
 
 def _name_of(image: ImageSource, number: int) -> str:

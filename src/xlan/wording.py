@@ -9,6 +9,7 @@ from dataclasses import replace
 from xlan.engines.interface import Decoded, Floats, SearchRequest
 from xlan.errors import DecodingError
 from xlan.options import CaptionOptions
+from xlan.required import RequiredWords
 from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions, Word
@@ -36,6 +37,20 @@ def request_of(options: CaptionOptions, vocabulary: Vocabulary) -> SearchRequest
         runners_up=options.runners_up,
         never_named=frozenset({special.pad, special.bos, special.eos, special.unk}),
     )
+
+
+def cost_of(options: CaptionOptions, vocabulary: Vocabulary) -> int:
+    """How many steps of the model, for one sentence each, captioning one picture may take.
+
+    That is: sentences followed at a time × longest sentence. A search with required words follows `beams` sentences
+    for every combination of what has been said of them, so that each further word doubles its cost.
+
+    Raises:
+        DecodingError: a required word is not in the vocabulary, or there are too many.
+    """
+    required = request_of(options, vocabulary).required
+    states = RequiredWords(required).states if required else 1
+    return options.max_length * (options.samples or options.beams * states)
 
 
 def _phrases(wanted: str, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]:

@@ -54,7 +54,8 @@ class BleuParts(NamedTuple):
     def order(self, order: int, weights: Ints) -> Floats:
         """`[S]` corpus scores of one order, 1 to 4, of the samples that `corpus` describes."""
         upto = BleuParts(self.matched[:order], self.guessed[:order], self.lengths, self.closest)
-        return upto.corpus(weights)[-1]
+        scores: Floats = upto.corpus(weights)[-1]
+        return scores
 
     def scores(self) -> Bleu:
         """The scores of the corpus and of each image."""

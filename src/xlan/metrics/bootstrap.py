@@ -149,9 +149,9 @@ class _Resampled:
 
     def scores(self, weights: npt.NDArray[np.int64]) -> Floats:
         """`[S]` scores of the samples that hold the images `weights` `[I, S]` times."""
-        if self._images is None:
-            return np.mean([score(weights) for score in self._sums], axis=0)
-        return self._images @ weights / len(weights)
+        if self._images is not None:
+            return np.asarray(self._images @ weights / len(weights))
+        return np.asarray(np.mean([score(weights) for score in self._sums], axis=0))
 
 
 def _mean_score(group: Sequence[Report], name: str) -> float | None:

@@ -76,7 +76,10 @@ class ConvNorm(nn.Module):
         norm = self.norm
         if not isinstance(norm, nn.BatchNorm2d):
             return
-        weight, bias = _folded_weights(self.conv.weight, norm)
+        self.take_folded(*_folded_weights(self.conv.weight, norm))
+
+    def take_folded(self, weight: Tensor, bias: Tensor) -> None:
+        """Have one convolution with these weights and no normalisation, as `fold` leaves it."""
         self.conv.weight, self.conv.bias = nn.Parameter(weight), nn.Parameter(bias)
         self.norm = nn.Identity()
 
@@ -190,9 +193,12 @@ def load_folded(name: str, weights: Mapping[str, Tensor], source: str) -> Effici
         WeightsError: tensors are missing, unexpected or misshapen, each of which is listed.
     """
     with torch.device("meta"):
-        network = folded(build(name))
+        network = build(name).eval()
+        for module in network.modules():
+            if isinstance(module, ConvNorm):
+                module.take_folded(module.conv.weight, torch.empty(module.conv.out_channels))
     load_checked(network, weights, source, assign=True)
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return network.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload, no-any-return]
 
 
 def imagenet_path(name: str) -> Path:

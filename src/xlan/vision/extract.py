@@ -7,13 +7,12 @@ already has.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from xlan.ahead import map_ahead
 from xlan.errors import ImageError
-from xlan.types import Regions
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, open_image
+from xlan.vision.many import extract_many
 from xlan.vision.regions import PreparedImage, RegionExtractor
 from xlan.vision.sources import Picture
 from xlan.vision.store import FeatureStoreWriter
@@ -66,56 +65,20 @@ def extract_to_store(
     report, began = ExtractReport(), time.monotonic()
     todo = [picture for picture in pictures if picture.id not in writer]
     report.present = len(pictures) - len(todo)
-    for prepared in _batches(extractor, todo, batch=batch, threads=threads, limits=limits, bad=report.bad):
-        for picture, regions in _extract(extractor, prepared, report.bad):
-            writer.add(picture.id, regions)
-            report.written += 1
+
+    def prepare(picture: Picture) -> PreparedImage:
+        image = open_image(picture.read(limits), limits=limits, min_side=extractor.min_side, name=picture.name)
+        return extractor.prepare(image)
+
+    for part in extract_many(extractor, todo, prepare, name=lambda one: one.name, batch=batch, threads=threads):
+        for picture, found in part:
+            if isinstance(found, ImageError):
+                report.bad.append(str(found))
+            else:
+                writer.add(picture.id, found)
+                report.written += 1
         report.seconds = time.monotonic() - began
         if on_progress is not None:
             on_progress(report)
     report.seconds = time.monotonic() - began
     return report
-
-
-def _batches(
-    extractor: RegionExtractor,
-    pictures: Sequence[Picture],
-    *,
-    batch: int,
-    threads: int,
-    limits: ImageLimits,
-    bad: list[str],
-) -> Iterator[list[tuple[Picture, PreparedImage]]]:
-    def prepare(picture: Picture) -> PreparedImage | ImageError:
-        try:
-            image = open_image(picture.read(limits), limits=limits, min_side=extractor.min_side, name=picture.name)
-            return extractor.prepare(image)
-        except ImageError as error:
-            return error
-
-    ready: list[tuple[Picture, PreparedImage]] = []
-    prepared = map_ahead(prepare, pictures, threads=threads, ahead=2 * batch)
-    for picture, result in zip(pictures, prepared, strict=True):
-        if isinstance(result, ImageError):
-            bad.append(str(result))
-            continue
-        ready.append((picture, result))
-        if len(ready) == batch:
-            yield ready
-            ready = []
-    if ready:
-        yield ready
-
-
-def _extract(
-    extractor: RegionExtractor, prepared: list[tuple[Picture, PreparedImage]], bad: list[str]
-) -> list[tuple[Picture, Regions]]:
-    """A batch's regions; when one of its pictures is refused, the others one by one."""
-    try:
-        regions = extractor.extract([image for _, image in prepared])
-        return [(picture, found) for (picture, _), found in zip(prepared, regions, strict=True)]
-    except ImageError as error:
-        if len(prepared) == 1:
-            bad.append(f"{prepared[0][0].name}: {error}")
-            return []
-        return [pair for item in prepared for pair in _extract(extractor, [item], bad)]
