@@ -82,6 +82,7 @@ def export_model(
     *,
     precision: Precision = "float32",
     pictures: Iterable[Image.Image] = (),
+    half_vision: bool = False,
     replace: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Exported:
@@ -92,6 +93,7 @@ def export_model(
         output: the export directory to write.
         precision: how weights are stored; `int8` also computes in 8 bits.
         pictures: upright RGB pictures like those it will see; `int8` measures the ranges of the vision network on them.
+        half_vision: of `int8` without pictures: store the vision network in 16 bits, instead of refusing.
         replace: replace an export that already exists.
         tell: hears what is being done, a line each.
 
@@ -105,7 +107,7 @@ def export_model(
     found = read_model_directory(directory, verify=True)
     vision = read_vision(found.extras[VISION]) if VISION in found.extras else None
     pixels = _prepared(vision, pictures)
-    if precision == "int8" and vision is not None and not pixels:
+    if precision == "int8" and vision is not None and not pixels and not half_vision:
         raise ModelError("8 bits for the vision network need pictures to measure on; give some with --calibrate")
     try:
         theirs = load(directory, engine="torch")
@@ -172,9 +174,10 @@ def _graphs(
         for name, graph in ((ENCODER, encoder), (DECODER, decoder))
     }
     if vision is not None:
-        graph = vision_graph(vision, precision=precision, source=str(found.extras[VISION]))
+        stored: Precision = "float16" if precision == "int8" and not pixels else precision
+        graph = vision_graph(vision, precision=stored, source=str(found.extras[VISION]))
         content = graph.model("vision", metadata_of(VISION_GRAPH, model_hash, precision))
-        if precision == "int8":
+        if stored == "int8":
             tell(f"measuring the vision network on {len(pixels)} pictures")
             content = quantise_vision(content, pixels)
         graphs[VISION_GRAPH] = content

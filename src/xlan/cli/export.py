@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +15,34 @@ from xlan.cli.pictures import find_pictures
 if TYPE_CHECKING:
     from PIL import Image
 
+    from xlan.export.graph import Precision
+    from xlan.exporting import Exported
+
 
 def export(
-    model: Annotated[Path, typer.Argument(help=f"{MODEL_WORDS}, for example out/coco/xlan_scst/best.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The export directory to write.", show_default=False)],
+    model: Annotated[
+        Path | None,
+        typer.Argument(help=f"{MODEL_WORDS}, for example out/coco/xlan_scst/best. [default: the one that ships]"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The export directory to write.", show_default=False)
+    ] = None,
+    web: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a folder with a page that captions photos inside the browser instead; in 8 bits, or --fp16. "
+            "MODEL may also be an export directory.",
+            show_default=False,
+        ),
+    ] = None,
+    runtime: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --web: the npm package onnxruntime-web, as the .tgz file of `npm pack` or as a folder. "
+            "[default: that file in the current folder]",
+            show_default=False,
+        ),
+    ] = None,
     fp16: Annotated[
         bool, typer.Option("--fp16", help="Store weights in 16 bits: half the size, the same captions.")
     ] = False,
@@ -26,7 +51,7 @@ def export(
     ] = False,
     calibrate: Annotated[
         list[str] | None,
-        typer.Option(help="Of --int8: pictures or folders like those it will see; may be repeated."),
+        typer.Option(help="Of --int8 and --web: pictures or folders like those it will see; may be repeated."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an export that already exists.")] = False,
 ) -> None:
@@ -35,25 +60,77 @@ def export(
     What was written is compared with PyTorch on test inputs; a difference beyond rounding is an error and nothing is
     left behind. `xlan caption --model OUTPUT` uses the result.
     """
+    if (output is None) == (web is None):
+        raise typer.BadParameter(
+            "give one of them: an export directory or a page to write", param_hint="--output/--web"
+        )
+    if runtime is not None and web is None:
+        raise typer.BadParameter("does something only together with --web", param_hint="--runtime")
     if fp16 and int8:
         raise typer.BadParameter("stores 16 bits, --int8 stores 8; leave one out", param_hint="--fp16")
+    int8 = int8 or (web is not None and not fp16)
     if calibrate and not int8:
         raise typer.BadParameter("does something only together with --int8", param_hint="--calibrate")
+    precision: Precision = "int8" if int8 else "float16" if fp16 else "float32"
+    pictures = _pictures(calibrate or [])
+    from xlan.pipeline import SHIPPED
+
+    model = SHIPPED if model is None else model
+    if web is not None:
+        _export_page(model, web, runtime, precision, pictures, replace=force)
+    elif output is not None:
+        exported = _export(model, output, precision, pictures, replace=force)
+        typer.echo(f"{exported.path}: {exported.bytes / 1e6:.1f} MB; try: xlan caption --model {exported.path} PHOTO")
+
+
+def _export(
+    model: Path,
+    output: Path,
+    precision: Precision,
+    pictures: Iterator[Image.Image],
+    *,
+    half_vision: bool = False,
+    replace: bool = False,
+) -> Exported:
     from xlan.exporting import export_model
 
     exported = export_model(
         model,
         output,
-        precision="int8" if int8 else "float16" if fp16 else "float32",
-        pictures=_pictures(calibrate or []),
-        replace=force,
+        precision=precision,
+        pictures=pictures,
+        half_vision=half_vision,
+        replace=replace,
         tell=lambda line: typer.echo(line, err=True),
     )
     agreement = f"log-probabilities differ from PyTorch by at most {exported.log_probs:.1e}"
     if exported.features is not None:
         agreement += f", region features by {100 * exported.features:.2g} %"
     typer.echo(f"{agreement}; {exported.same_captions} of {exported.captions} test captions are the same", err=True)
-    typer.echo(f"{exported.path}: {exported.bytes / 1e6:.1f} MB; try: xlan caption --model {exported.path} PHOTO")
+    return exported
+
+
+def _export_page(
+    model: Path,
+    target: Path,
+    runtime: Path | None,
+    precision: Precision,
+    pictures: Iterator[Image.Image],
+    *,
+    replace: bool,
+) -> None:
+    from xlan.export.directory import is_export_directory
+    from xlan.web.folder import check_place, write_web
+    from xlan.web.runtime import read_runtime
+
+    check_place(target, replace=replace)
+    files = read_runtime(runtime)
+    with tempfile.TemporaryDirectory() as scratch:
+        ready = model
+        if not is_export_directory(model):
+            ready = _export(model, Path(scratch) / "model", precision, pictures, half_vision=True).path
+        size = write_web(ready, target, name=model.resolve().name, runtime=files, replace=replace)
+    typer.echo(f"{target}: {size / 1e6:.1f} MB; try: python -m http.server --bind 127.0.0.1 -d {target}")
 
 
 def _pictures(sources: list[str]) -> Iterator[Image.Image]:

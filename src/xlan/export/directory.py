@@ -156,12 +156,13 @@ def write_export(
         }
         write_json(temporary / EXPORT, about)
         temporary.chmod(0o755)
-        _move_into_place(temporary, target)
+        move_into_place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _move_into_place(temporary: Path, target: Path) -> None:
+def move_into_place(temporary: Path, target: Path) -> None:
+    """Give a folder that is whole its final name; what has that name now is moved aside, then removed."""
     if target.exists():
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
         target.rename(aside / target.name)

@@ -20,7 +20,7 @@ _STOP_TEXT = """
 """
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 # Plurals that no rule of spelling leads back.
-_IRREGULAR = {
+IRREGULAR = {
     "men": "man",
     "women": "woman",
     "children": "child",
@@ -54,8 +54,8 @@ def fold(word: str) -> str:
     >>> [fold(word) for word in ("dogs", "dog", "benches", "bus", "grass", "people", "puppies")]
     ['dog', 'dog', 'bench', 'bus', 'grass', 'person', 'puppy']
     """
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
+    if word in IRREGULAR:
+        return IRREGULAR[word]
     if len(word) <= 3 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
         return word
     if word.endswith("ies") and len(word) > 4:

@@ -1,0 +1,190 @@
+"""A folder that captions photos inside the browser: page, scripts, runtime and model, all of them plain files.
+
+index.html, static/     the page of `xlan serve`, with a worker in place of the server
+sw.js                   keeps all files in the browser, so that the page works without a network
+runtime/                onnxruntime-web
+model/                  an export directory, which `xlan caption --model FOLDER/model` reads too
+web.json                format version, the model's name, rules that the scripts need, files of the runtime
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from xlan.errors import ModelError
+from xlan.export.directory import ExportDirectory, move_into_place, read_export
+from xlan.files import sync_file, write_json
+from xlan.options import EXPLAINED_RUNNERS_UP, CaptionOptions
+from xlan.pages.layout import STYLE
+from xlan.text.content import IRREGULAR, STOP_WORDS
+from xlan.text.endings import bad_ending_ids
+from xlan.vision.familiar import FALL, NEIGHBOURS
+from xlan.web.runtime import FILES, VERSION, read_runtime
+
+WEB = "web.json"
+FORMAT = 1
+MODEL = "model"
+_STATIC = Path(__file__).parent / "static"
+_SERVED = Path(__file__).parent.parent / "serving" / "static"
+# Scripts of the server's page that are used as they are; those of the same name in our own folder take its place.
+_SHARED = ("app.js", "basics.js", "explanation.js", "heat.js", "pictures.js")
+
+# Nothing from elsewhere; `wasm-unsafe-eval` lets WebAssembly be compiled, and nothing else.
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
+    "style-src 'self'; img-src 'self' blob: data:; base-uri 'none'; form-action 'none'"
+)
+_LOADING = """<div class="loading" id="loading" hidden>
+  <p class="soft" role="status"></p>
+  <progress max="1" aria-label="Loading the model"></progress>
+</div>
+<p class="warn" id="fault" role="alert" hidden></p>
+"""
+_PROMISE = "Photos stay in this browser: it finds the words itself. They are sent nowhere, and the page works offline."
+_LOADING_STYLE = (
+    ".loading{margin:12px 0}.loading p{margin:0 0 4px}.loading progress{width:100%;accent-color:var(--mark)}\n"
+)
+
+
+def is_web_folder(folder: str | os.PathLike[str]) -> bool:
+    """Whether `write_web` wrote a folder."""
+    return (Path(folder) / WEB).is_file()
+
+
+def check_place(target: Path, *, replace: bool) -> None:
+    """Refuse to write where something else is.
+
+    Raises:
+        ModelError: something is.
+    """
+    if is_web_folder(target):
+        if not replace:
+            raise ModelError(f"{target}: a page already exists there; use --force to replace it")
+    elif target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise ModelError(f"{target}: already exists and is not a page of xlan export; choose another name or remove it")
+
+
+def write_web(
+    exported: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    name: str,
+    runtime: dict[str, bytes] | None = None,
+    replace: bool = False,
+) -> int:
+    """Write the folder beside its final place, and move it there when it is whole.
+
+    Args:
+        exported: an export directory whose model captions pictures.
+        target: the folder to write; its parent is created when missing.
+        name: what the page calls the model.
+        runtime: what `read_runtime` gave; by default it is looked for in the current folder.
+        replace: replace a page that already exists.
+
+    Returns:
+        The size of the folder in bytes.
+
+    Raises:
+        ModelError: the model does not caption pictures, the runtime is missing, or something else is at that place.
+    """
+    place = Path(target)
+    check_place(place, replace=replace)
+    found = read_export(exported, verify=True)
+    if found.vision is None:
+        raise ModelError(f"{exported}: this model captions region features, not pictures; a page cannot use it")
+    files = read_runtime() if runtime is None else runtime
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
+    try:
+        shutil.copytree(found.path, temporary / MODEL)
+        _write(temporary / "runtime", files.items())
+        _write(temporary / "static", _scripts())
+        _write(temporary, [("index.html", _page())])
+        write_json(temporary / WEB, _about(found, name))
+        _write(temporary, [("sw.js", _service_worker(temporary))])
+        for file in _files(temporary):
+            sync_file(file)
+        temporary.chmod(0o755)
+        move_into_place(temporary, place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return sum(file.stat().st_size for file in _files(place))
+
+
+def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, content in files:
+        (folder / name).write_bytes(content)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _scripts() -> list[tuple[str, bytes]]:
+    own = [path for path in sorted(_STATIC.glob("*.js")) if path.name != "sw.js"]
+    style = STYLE + (_SERVED / "app.css").read_text(encoding="utf-8") + _LOADING_STYLE
+    shared = [_SERVED / name for name in _SHARED]
+    return [("app.css", style.encode()), *((path.name, path.read_bytes()) for path in [*shared, *own])]
+
+
+def _page() -> bytes:
+    """The page of `xlan serve`, without what only a server can do."""
+    page = (_SERVED / "index.html").read_text(encoding="utf-8")
+    changes = (
+        (r'<meta name="referrer"', f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n\\g<0>'),
+        (r"<noscript>.*?</noscript>", '<noscript><p class="warn">This page needs JavaScript.</p></noscript>'),
+        (r'(<p class="promise soft">).*?</p>', f"\\1{_PROMISE}</p>"),
+        (r"\s*<fieldset>.*?</fieldset>", ""),
+        (r'\s*<div class="row" data-method="samples".*?</div>', ""),
+        (r'\s*<div class="row">\s*<label class="wide">Words that must appear.*?</div>', ""),
+        (r'<p class="notice', f"{_LOADING}\\g<0>"),
+        (r' <a href="docs">.*?</a>', ""),
+        (r'<dialog id="ask".*?</dialog>\s*', ""),
+    )
+    for pattern, text in changes:
+        page, count = re.subn(pattern, text, page, flags=re.DOTALL)
+        if count != 1:
+            raise ModelError(f"the page of xlan serve has changed: {pattern!r} was found {count} times, expected once")
+    return page.encode()
+
+
+def _about(found: ExportDirectory, name: str) -> dict[str, Any]:
+    assert found.vision is not None
+    return {
+        "format": FORMAT,
+        "name": name,
+        "runtime_version": VERSION,
+        "runtime": {file: asdict(said) for file, said in FILES.items()},
+        "decoding": {
+            "max_length": CaptionOptions().max_length,
+            "runners_up": EXPLAINED_RUNNERS_UP,
+            "bad_endings": sorted(bad_ending_ids(found.vocabulary)),
+            "min_side": found.vision.min_side,
+        },
+        "rules": {
+            "stop_words": sorted(STOP_WORDS),
+            "irregular": IRREGULAR,
+            "neighbours": NEIGHBOURS,
+            "fall": FALL,
+        },
+    }
+
+
+def _service_worker(folder: Path) -> bytes:
+    files = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    script = (_STATIC / "sw.js").read_text(encoding="utf-8")
+    script = script.replace('"@FILES@"', ", ".join(json.dumps(name) for name in files))
+    return script.replace("@VERSION@", digest.hexdigest()[:16]).encode()

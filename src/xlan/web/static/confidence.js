@@ -1,0 +1,166 @@
+// @ts-check
+// How far a caption can be believed: the rule of xlan.confidence, with what the model's folder has for it.
+
+/**
+ * @typedef {{examples: Float32Array, near: number, width: number}} Familiar
+ * @typedef {{words: string[], weight: Float32Array, bias: Float32Array, width: number}} Head
+ * @typedef {{weights: number[], raw: number[], true: number[]}} Curve
+ * @typedef {{stop_words: string[], irregular: Record<string, string>, neighbours: number, fall: number}} Rules
+ * @typedef {{word: Curve, caption: Curve}} Calibration
+ * @typedef {{text: string, probability: number, confidence?: number | null}} Word
+ * @typedef {{words: Word[], confidence: number}} Caption
+ * @typedef {{features: Float32Array, count: number, width: number, boxes: number[][]}} Regions features [count · width]
+ */
+
+const LOWEST = -8; // log-probability of a word
+
+/** @param {number} x @param {number} low @param {number} high */
+const clip = (x, low, high) => Math.min(high, Math.max(low, x));
+
+/** @param {number[]} values */
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+/** Linear between the points of a curve, level beyond them. @param {number} x @param {number[]} xs @param {number[]} ys */
+export function between(x, xs, ys) {
+  if (x <= xs[0]) return ys[0];
+  for (let i = 1; i < xs.length; i++) {
+    if (x <= xs[i]) return ys[i - 1] + ((ys[i] - ys[i - 1]) * (x - xs[i - 1])) / (xs[i] - xs[i - 1]);
+  }
+  return ys[ys.length - 1];
+}
+
+/** @param {Curve} curve @param {number[]} features */
+function chance(curve, features) {
+  const logit = clip(features.reduce((sum, value, i) => sum + value * curve.weights[i], 0), -30, 30);
+  return between(1 / (1 + Math.exp(-logit)), curve.raw, curve.true);
+}
+
+/** 16-bit floats. @param {Uint16Array} halves */
+function singles(halves) {
+  return Float32Array.from(halves, (half) => {
+    const sign = half & 0x8000 ? -1 : 1;
+    const [power, rest] = [(half >> 10) & 31, half & 1023];
+    if (power === 31) return rest ? NaN : sign * Infinity;
+    return sign * (power ? 2 ** (power - 15) * (1 + rest / 1024) : 2 ** -14 * (rest / 1024));
+  });
+}
+
+/**
+ * A safetensors file with tensors of 16- or 32-bit floats.
+ * @param {ArrayBuffer} file
+ * @returns {{about: Record<string, string>, tensors: Record<string, {shape: number[], data: Float32Array}>}}
+ */
+export function tensorsOf(file) {
+  const length = Number(new DataView(file).getBigUint64(0, true));
+  const { __metadata__: about = {}, ...entries } = JSON.parse(new TextDecoder().decode(new Uint8Array(file, 8, length)));
+  /** @type {Record<string, {shape: number[], data: Float32Array}>} */
+  const tensors = {};
+  for (const [name, { dtype, shape, data_offsets: [first, behind] }] of Object.entries(entries)) {
+    const bytes = file.slice(8 + length + first, 8 + length + behind); // a copy is aligned, the file may not be
+    if (dtype !== "F16" && dtype !== "F32") throw new Error(`${name} is of type ${dtype}`);
+    tensors[name] = { shape, data: dtype === "F16" ? singles(new Uint16Array(bytes)) : new Float32Array(bytes) };
+  }
+  return { about, tensors };
+}
+
+/** What a model's training pictures look like. @param {ArrayBuffer} file @returns {Familiar} */
+export function familiarOf(file) {
+  const { examples, near } = tensorsOf(file).tensors;
+  return { examples: examples.data, near: near.data[0], width: examples.shape[1] };
+}
+
+/** Which words the vision network can name. @param {ArrayBuffer} file @returns {Head} */
+export function headOf(file) {
+  const { about, tensors } = tensorsOf(file);
+  const { weight, bias } = tensors;
+  return { words: JSON.parse(about.words), weight: weight.data, bias: bias.data, width: weight.shape[1] };
+}
+
+export class Judge {
+  /** @param {Rules} rules @param {Familiar | null} familiar @param {Head | null} head @param {Calibration | null} calibration */
+  constructor(rules, familiar, head, calibration) {
+    this.rules = rules;
+    this.familiar = familiar;
+    this.head = head;
+    this.calibration = calibration;
+    this.stop = new Set(rules.stop_words);
+    /** @type {Map<string, number[]>} */
+    this.outputs = new Map();
+    head?.words.forEach((word, i) => this.outputs.set(this.fold(word), [...(this.outputs.get(this.fold(word)) ?? []), i]));
+  }
+
+  /** Singular and plural of a noun as one form. @param {string} word */
+  fold(word) {
+    if (Object.hasOwn(this.rules.irregular, word)) return this.rules.irregular[word];
+    if (word.length <= 3 || !word.endsWith("s") || /(ss|us|is)$/.test(word)) return word;
+    if (word.endsWith("ies") && word.length > 4) return `${word.slice(0, -3)}y`;
+    return /(ches|shes|xes|sses|zzes)$/.test(word) ? word.slice(0, -2) : word.slice(0, -1);
+  }
+
+  /** How much a picture looks like those of training, 0 to 1; 1 where that is not known. @param {Regions} regions */
+  familiarity({ features, count, width }) {
+    if (!this.familiar) return 1;
+    const { examples, near } = this.familiar;
+    const direction = new Float32Array(width);
+    features.forEach((value, i) => (direction[i % width] += value / count));
+    const length = Math.max(1e-12, Math.hypot(...direction));
+    const cosines = Array.from({ length: examples.length / width }, (_, i) => {
+      let sum = 0;
+      for (let k = 0; k < width; k++) sum += direction[k] * examples[i * width + k];
+      return sum / length;
+    });
+    const nearest = cosines.sort((a, b) => b - a).slice(0, this.rules.neighbours);
+    return Math.exp(-this.rules.fall * Math.max(0, (1 - mean(nearest)) / near - 1));
+  }
+
+  /** The vision network's log-odds of a word; null where it cannot name it. @param {string} word @param {Regions} regions */
+  seen(word, { features, count, width, boxes }) {
+    const outputs = this.outputs.get(word);
+    const head = this.head;
+    if (!outputs || !head) return null;
+    const whole = boxes.map(([x0, y0, x1, y1]) => x0 === 0 && y0 === 0 && x1 === 1 && y1 === 1);
+    const parts = [...Array(count).keys()].filter((i) => whole.every(Boolean) || !whole[i]);
+    const logits = outputs.map((output) => {
+      const votes = parts.map((region) => {
+        let sum = head.bias[output];
+        for (let k = 0; k < width; k++) sum += features[region * width + k] * head.weight[output * width + k];
+        return sum;
+      });
+      const highest = votes.reduce((a, b) => Math.max(a, b));
+      return highest + Math.log(mean(votes.map((vote) => Math.exp(vote - highest))));
+    });
+    return Math.max(...logits);
+  }
+
+  /** Confidences of a picture's captions, the best first; they are written into them. @param {Caption[]} captions @param {Regions} regions */
+  judge(captions, regions) {
+    const familiarity = this.familiarity(regions);
+    const said = captions.map(({ words }) => new Set(words.filter((w) => !this.stop.has(w.text)).map((w) => this.fold(w.text))));
+    captions.forEach((caption, i) => {
+      if (this.calibration) this.calibrate(caption, said.filter((_, j) => j !== i), Math.log(Math.max(familiarity, 1e-3)), regions);
+      else caption.confidence *= familiarity;
+    });
+  }
+
+  /** @param {Caption} caption @param {Set<string>[]} others @param {number} familiar log @param {Regions} regions */
+  calibrate(caption, others, familiar, regions) {
+    const curves = /** @type {Calibration} */ (this.calibration);
+    const logs = caption.words.map(({ probability }) => Math.log(Math.max(probability, Math.exp(LOWEST))));
+    const average = mean(logs.length ? logs : [LOWEST]);
+    /** @type {number[]} */
+    const chances = [];
+    caption.words.forEach((word, i) => {
+      word.confidence = null;
+      if (this.stop.has(word.text)) return;
+      const form = this.fold(word.text);
+      const agreeing = others.length ? others.filter((other) => other.has(form)).length / others.length : 0.5;
+      const seen = this.seen(form, regions);
+      const logit = clip(seen ?? 0, -9, 5);
+      const eyes = seen === null ? [0, 0, 0, 0] : [1, logit, Math.min(0, logit + 3), Math.max(0, logit)];
+      word.confidence = chance(curves.word, [1, logs[i], Math.min(0, logs[i] + 1), average, agreeing, ...eyes, familiar]);
+      chances.push(clip(word.confidence, 0.01, 0.99));
+    });
+    const logits = (chances.length ? chances : [0.1]).map((share) => Math.log(share / (1 - share)));
+    caption.confidence = chance(curves.caption, [1, mean(logits), Math.min(...logits), average, familiar]);
+  }
+}
