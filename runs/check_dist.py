@@ -20,6 +20,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from PIL import Image
+
 ROOT = Path(__file__).parent.parent
 MAX_WHEEL_BYTES = 60_000_000
 MODEL = "xlan/models/default/"
@@ -100,9 +102,9 @@ def installation_faults(wheel: Path) -> Iterator[str]:
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True
         ).stdout.strip()
         (Path(where) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        (folder / "photo.ppm").write_bytes(b"P6 64 48 255\n" + bytes(range(256)) * 36)
+        Image.linear_gradient("L").convert("RGB").save(folder / "photo.png")
         xlan = python.with_name("xlan")
-        for arguments, says in ((["--version"], f"xlan {version()}"), (["caption", "photo.ppm"], " ")):
+        for arguments, says in ((["--version"], f"xlan {version()}"), (["caption", "photo.png"], " ")):
             command = [str(xlan), *arguments]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env={"PATH": ""})
             if done.returncode or says not in done.stdout:

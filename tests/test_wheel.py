@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(target.glob("*.whl"))
 
 
+def test_it_passes_the_checks_of_a_release(wheel: Path) -> None:
+    spec = importlib.util.spec_from_file_location("check_dist", ROOT / "runs" / "check_dist.py")
+    assert spec is not None
+    assert spec.loader is not None
+    check_dist = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check_dist)
+    assert list(check_dist.wheel_faults(wheel, expected=check_dist.version())) == []
+
+
 def test_it_carries_the_model_and_the_page(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in ("config.json", "model.safetensors", "vocab.json", "vision.safetensors", "README.md"):
@@ -57,7 +67,7 @@ def test_installed_elsewhere_it_captions_a_photo_without_a_network(wheel: Path, 
     if shutil.which("unshare") is None or subprocess.run([*offline, "true"], capture_output=True).returncode:
         pytest.skip("this system gives no network namespace (unshare -rn)")
     code = "import xlan, sys; print(xlan.__file__); from xlan.cli.main import main; main()"
-    command = [*offline, str(python), "-c", code, "caption", "photo.jpg"]
+    command = [*offline, str(python), "-I", "-c", code, "caption", "photo.jpg"]  # -I: no PYTHONPATH
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     where, caption = done.stdout.splitlines()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xlan.cli.engine import ENGINE_HELP, EngineChoice
+from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
 from xlan.cli.progress import count_progress
 from xlan.cli.text import counted, printable
 from xlan.threads import leave_a_core
@@ -58,9 +58,7 @@ def alt(
             help="Where addresses that begin with / begin; default: the folder given, else that of the document.",
         ),
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Model directory; without it, the model that comes with xlan.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
     port: Annotated[
         int, typer.Option(metavar="N", help="Of --review: port; 0 takes a free one.", min=0, max=65535)
     ] = 0,

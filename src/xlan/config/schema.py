@@ -84,7 +84,8 @@ class ModelConfig(Section):
         default_factory=dict, description="changes to the named model's numbers, e.g. {logit_dropout: 0.1}"
     )
     init: str | None = Field(
-        default=None, description="model directory whose weights (and vocabulary) the run starts from"
+        default=None,
+        description="model directory, or owner/name on the Hub, whose weights (and vocabulary) the run starts from",
     )
     attributes: str | None = Field(
         default=None, description="words.safetensors of `xlan adapt`, from which the attributes of lstm-a3 start"
