@@ -56,6 +56,7 @@ ARROWS: dict[str, set[str]] = {
     "wording": {"engines", "text", "required"},
     "pipeline": {"confidence", "vision", "text", "engines", "wording"},
     "web": {"export", "pages", "text", "vision"},
+    "batch": {"pipeline", "pretrained", "vision"},
     "serving": {"pipeline", "pages", "vision"},
     "alt": {"pipeline", "pages", "vision"},
 }

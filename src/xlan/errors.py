@@ -12,6 +12,7 @@
     ├── DecodingError          a search was asked for something impossible
     ├── MetricError            a score cannot be computed from what was given
     ├── TrainingError          a run cannot start, continue or be resumed
+    ├── BatchError             a job over many pictures cannot start or continue
     └── MissingExtraError      an optional dependency is not installed (also an ImportError)
 
 The command line prints the message as one line and exits with status 1; it never shows a traceback for these.
@@ -66,6 +67,10 @@ class MetricError(XlanError):
 
 class TrainingError(XlanError):
     """A run cannot start, continue or be resumed."""
+
+
+class BatchError(XlanError):
+    """A job over many pictures cannot start or continue."""
 
 
 class MissingExtraError(XlanError, ImportError):

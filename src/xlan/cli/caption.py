@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Below this, a caption on a terminal is marked: it is more likely wrong than right.
 LOW_CONFIDENCE = 0.3
-_TYPED = {
+TYPED = {
     "beams": "--beams",
     "samples": "--sample",
     "temperature": "--temperature",
@@ -119,7 +119,7 @@ def caption(
     """
     given = {"beams": beams, "samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
     try:
-        options = CaptionOptions.of({**given, "must": must, "max_length": max_length}, called=_TYPED)
+        options = CaptionOptions.of({**given, "must": must, "max_length": max_length}, called=TYPED)
     except DecodingError as error:
         raise typer.BadParameter(str(error)) from None
     if explain is not None:

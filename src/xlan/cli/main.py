@@ -17,6 +17,7 @@ from xlan import __version__
 from xlan.cli import (
     adapt,
     alt,
+    batch,
     caption,
     compare,
     confidence,
@@ -88,6 +89,7 @@ app.command("serve")(serve.serve)
 app.command("study")(study.study)
 app.command("submit")(submit.submit)
 app.command("train")(train.train)
+app.add_typer(batch.app, name="batch")
 app.add_typer(confidence.app, name="confidence")
 app.add_typer(data.app, name="data")
 app.add_typer(detector.app, name="detector")

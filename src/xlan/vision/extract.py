@@ -9,13 +9,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from xlan.errors import ImageError
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, open_image
 from xlan.vision.many import extract_many
 from xlan.vision.regions import PreparedImage, RegionExtractor
-from xlan.vision.sources import Picture
 from xlan.vision.store import FeatureStoreWriter
+
+
+class Readable(Protocol):
+    """A picture that can be read when it is needed, such as `xlan.vision.sources.Picture`."""
+
+    @property
+    def id(self) -> str:
+        """The id its features get."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def read(self, limits: ImageLimits) -> bytes:
+        """Its bytes, at most one more than the limit allows; raises `ImageError`."""
 
 
 @dataclass
@@ -43,7 +58,7 @@ class ExtractReport:
 
 def extract_to_store(
     extractor: RegionExtractor,
-    pictures: Sequence[Picture],
+    pictures: Sequence[Readable],
     writer: FeatureStoreWriter,
     *,
     batch: int = 16,
@@ -66,7 +81,7 @@ def extract_to_store(
     todo = [picture for picture in pictures if picture.id not in writer]
     report.present = len(pictures) - len(todo)
 
-    def prepare(picture: Picture) -> PreparedImage:
+    def prepare(picture: Readable) -> PreparedImage:
         image = open_image(picture.read(limits), limits=limits, min_side=extractor.min_side, name=picture.name)
         return extractor.prepare(image)
 

@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from xlan.errors import DataError, ImageError
 from xlan.files import is_json
@@ -194,23 +195,35 @@ def tar_members(path: Path) -> list[tuple[str, int, int]]:
     Raises:
         DataError: not an uncompressed tar, damaged, cut short, or with more members than any shard has.
     """
-    members: list[tuple[str, int, int]] = []
-    length = path.stat().st_size
     try:
-        with tarfile.open(path, "r:") as archive:
+        with path.open("rb") as file:
+            return list(tar_index(file, path.stat().st_size, path))
+    except OSError as error:
+        raise DataError(f"{path}: is not a readable, uncompressed tar file: {error}") from None
+
+
+def tar_index(file: BinaryIO, length: int, name: str | os.PathLike[str]) -> Iterator[tuple[str, int, int]]:
+    """Name, offset and size of every regular file in an uncompressed tar of `length` bytes, which errors call `name`.
+
+    Raises:
+        DataError: not an uncompressed tar, damaged, cut short, or with more members than any shard has.
+    """
+    count = 0
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
             for member in archive:
-                if len(members) >= MAX_TAR_MEMBERS:
-                    raise DataError(f"{path}: has more than {MAX_TAR_MEMBERS:,} members")
                 if member.isreg() and not member.issparse():
+                    count += 1
+                    if count > MAX_TAR_MEMBERS:
+                        raise DataError(f"{name}: has more than {MAX_TAR_MEMBERS:,} members")
                     if member.offset_data + member.size > length:
-                        raise DataError(f"{path}: is cut short inside {member.name!r}; copy it again")
-                    members.append((member.name, member.offset_data, member.size))
+                        raise DataError(f"{name}: is cut short inside {member.name!r}; copy it again")
+                    yield member.name, member.offset_data, member.size
                 archive.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
     except DataError:
         raise
     except (tarfile.TarError, OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: is not a readable, uncompressed tar file: {error}") from None
-    return members
+        raise DataError(f"{name}: is not a readable, uncompressed tar file: {error}") from None
 
 
 def karpathy_pictures(

@@ -196,18 +196,33 @@ class FeatureStoreWriter:
     def _write_index(self, *, complete: bool) -> None:
         write_json(
             self.path / INDEX_NAME,
-            {
-                "format": STORE_FORMAT,
-                "version": STORE_VERSION,
-                "complete": complete,
-                "dtype": self.dtype,
-                "width": self._width,
-                "images": sum(shard.images for shard in self._shards),
-                "regions": sum(shard.regions for shard in self._shards),
-                "extractor": self.extractor,
-                "shards": [asdict(shard) for shard in self._shards],
-            },
+            store_index(self._shards, dtype=self.dtype, width=self._width, extractor=self.extractor, complete=complete),
         )
+
+
+def store_index(
+    shards: Sequence[ShardInfo], *, dtype: str, width: int, extractor: Mapping[str, Any], complete: bool
+) -> dict[str, Any]:
+    """The content of `index.json`.
+
+    Args:
+        shards: those of the store, in order.
+        dtype: how features are kept.
+        width: of every feature; 0 for a store without shards.
+        extractor: what made the features.
+        complete: whether nothing is missing.
+    """
+    return {
+        "format": STORE_FORMAT,
+        "version": STORE_VERSION,
+        "complete": complete,
+        "dtype": dtype,
+        "width": width,
+        "images": sum(shard.images for shard in shards),
+        "regions": sum(shard.regions for shard in shards),
+        "extractor": dict(extractor),
+        "shards": [asdict(shard) for shard in shards],
+    }
 
 
 class FeatureStore:

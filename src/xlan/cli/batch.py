@@ -1,0 +1,310 @@
+"""`xlan batch`: caption or extract millions of pictures, on the processes of one machine or on a Ray cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xlan.cli.caption import TYPED
+from xlan.cli.engine import ENGINE_HELP, EngineChoice
+from xlan.cli.extract import EXIT_SOME_BAD
+from xlan.cli.features import Dtype
+from xlan.cli.text import counted, printable
+from xlan.errors import DecodingError
+from xlan.options import LIMITS, CaptionOptions
+from xlan.threads import cores
+
+if TYPE_CHECKING:
+    from xlan.batch.executors import Executor
+    from xlan.batch.job import Job
+    from xlan.batch.plan import Manifest
+    from xlan.batch.run import BatchReport
+
+app = typer.Typer(
+    help="Caption millions of pictures, or extract their features: in shards, each made once, on this machine or Ray.",
+    no_args_is_help=True,
+)
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT...",
+        help="Folders, quoted globs, WebDataset .tar files ('shard-{000..099}.tar'), Parquet or Arrow files, or .txt "
+        "files with a path or an address a line; local, or addresses such as s3://bucket/folder.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    str,
+    typer.Option("-o", "--output", metavar="PLACE", help="Folder or address of the result; an existing job continues."),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Compute on this Ray cluster; 'auto' finds it, 'local' starts one here."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        max=4096,
+        help="Models that compute at once; 0: one, in this very process. Default: one per core or GPU.",
+        show_default=False,
+    ),
+]
+Threads = Annotated[int, typer.Option(metavar="N", min=1, help="Threads that compute, per worker.")]
+Readers = Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Threads that read pictures, per worker.")]
+ShardSize = Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Pictures of a shard.")]
+BatchSize = Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Pictures per call of the model.")]
+Column = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column of tables with the bytes or paths of pictures; else found.")
+]
+IdColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column of tables with ids; else found.")]
+KeepPlan = Annotated[
+    bool, typer.Option("--keep-plan", help="Complete an existing job as planned, although its input changed since.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove an existing job in the output, and start again.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda (a GPU per worker), mps.")]
+Megabytes = Annotated[float, typer.Option(help="Refuse picture files that are larger.", min=0.001)]
+Megapixels = Annotated[float, typer.Option(help="Refuse pictures that claim more.", min=0.001)]
+_BEAMS, _SAMPLES, _LENGTH = LIMITS["beams"], LIMITS["samples"], LIMITS["max_length"]
+
+
+@app.command()
+def caption(
+    inputs: Inputs,
+    output: Output,
+    ray: Ray = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Model directory; without it, the model that comes with xlan.")
+    ] = None,
+    beams: Annotated[
+        int | None, typer.Option(metavar="N", help=f"Sentences kept while searching, 1 to {_BEAMS.high}; default 3.")
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--sample", metavar="N", help=f"Draw this many captions (1 to {_SAMPLES.high}) instead of searching."
+        ),
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(metavar="X", help="Of --sample; default 1.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="X", help="Of --sample: only the likeliest words of this total probability.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of --sample; default 0.")] = None,
+    must: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="A word or phrase that has to appear; 'dog|dogs' for either; repeatable."),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(metavar="N", help=f"Most words, the end included, 1 to {_LENGTH.high}; default 20.")
+    ] = None,
+    detector: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Detector directory whose regions the model takes.")
+    ] = None,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
+    device: Device = "cpu",
+    workers: Workers = None,
+    threads: Threads = 1,
+    readers: Readers = 2,
+    batch_size: BatchSize = 16,
+    shard_size: ShardSize = 512,
+    column: Column = None,
+    id_column: IdColumn = None,
+    max_megabytes: Megabytes = 64.0,
+    max_megapixels: Megapixels = 120.0,
+    keep_plan: KeepPlan = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Caption pictures into Parquet files: a row per picture, a file per shard.
+
+    Columns: id, image, caption, confidence, score, words, others, error. A picture that cannot be used is a row with
+    its error; the exit status is then 3. Stop it at any time, or lose workers or machines: the same command completes
+    the job, and a finished shard is never made again.
+    """
+    from xlan.batch.job import Job
+
+    given = {"beams": beams, "samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
+    try:
+        options = asdict(CaptionOptions.of({**given, "must": must, "max_length": max_length}, called=TYPED))
+    except DecodingError as error:
+        raise typer.BadParameter(str(error)) from None
+    job = Job(
+        kind="caption",
+        output=_absolute(output),
+        model=_path(model),
+        engine=engine.value,
+        device=device,
+        threads=threads,
+        batch_size=batch_size,
+        readers=readers,
+        max_bytes=int(max_megabytes * 2**20),
+        max_pixels=int(max_megapixels * 1e6),
+        options={**options, "must": list(options["must"])},
+        detector=_path(detector),
+    )
+    _run(job, inputs, ray, workers, output, shard_size, column, id_column, keep_plan, overwrite)
+
+
+@app.command()
+def features(
+    inputs: Inputs,
+    output: Output,
+    ray: Ray = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Model directory whose vision network is used; else that of xlan's own model."
+        ),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Network with ImageNet weights instead: efficientnet-lite0 or -lite2."),
+    ] = None,
+    vision: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Adapted network instead, a vision.safetensors.")
+    ] = None,
+    detector: Annotated[Path | None, typer.Option(metavar="DIR", help="Detector directory instead of a grid.")] = None,
+    dtype: Annotated[Dtype, typer.Option(help="How features are kept.")] = Dtype.FLOAT16,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
+    device: Device = "cpu",
+    workers: Workers = None,
+    threads: Threads = 1,
+    readers: Readers = 2,
+    batch_size: BatchSize = 16,
+    shard_size: ShardSize = 512,
+    column: Column = None,
+    id_column: IdColumn = None,
+    max_megabytes: Megabytes = 64.0,
+    max_megapixels: Megapixels = 120.0,
+    keep_plan: KeepPlan = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Extract region features of pictures into a feature store.
+
+    Pictures that cannot be used are listed in _job/skipped.txt; the exit status is then 3. Stop it at any time, or lose
+    workers or machines: the same command completes the job, and a finished shard is never made again.
+    """
+    from xlan.batch.job import Job
+
+    chosen = {"--model": model, "--network": network, "--vision": vision}
+    if len(named := [name for name, value in chosen.items() if value is not None]) > 1:
+        raise typer.BadParameter(f"give one of {' and '.join(named)}", param_hint=named[0])
+    if detector is not None and (model is not None or network is not None):
+        raise typer.BadParameter("makes the regions itself; leave out --model and --network", param_hint="--detector")
+    job = Job(
+        kind="features",
+        output=_absolute(output),
+        model=_path(model),
+        engine=engine.value,
+        device=device,
+        threads=threads,
+        batch_size=batch_size,
+        readers=readers,
+        max_bytes=int(max_megabytes * 2**20),
+        max_pixels=int(max_megapixels * 1e6),
+        detector=_path(detector),
+        network=network,
+        vision=_path(vision),
+        dtype=dtype.value,
+    )
+    _run(job, inputs, ray, workers, output, shard_size, column, id_column, keep_plan, overwrite)
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())
+
+
+def _absolute(place: str) -> str:
+    """An output as workers in other folders find it."""
+    return place if "://" in place else str(Path(place).resolve())
+
+
+def _run(
+    job: Job,
+    inputs: list[str],
+    ray: str | None,
+    workers: int | None,
+    output: str,
+    shard_size: int,
+    column: str | None,
+    id_column: str | None,
+    keep_plan: bool,
+    overwrite: bool,
+) -> None:
+    from xlan.batch.run import run_batch
+    from xlan.cli.progress import count_progress
+
+    executor = _executor(job, ray, workers)
+    noun = "captioning" if job.kind == "caption" else "extracting"
+
+    def planned(manifest: Manifest, existing: bool) -> None:
+        size = f"{counted(manifest.pictures, 'picture')} in {counted(manifest.shards, 'shard')}"
+        _say(f"{output}: {'continues a job of' if existing else 'planned'} {size}")
+
+    try:
+        with count_progress(noun) as move:
+            report = run_batch(
+                job,
+                inputs,
+                executor,
+                shard_size=shard_size,
+                column=column,
+                id_column=id_column,
+                keep_plan=keep_plan,
+                overwrite=overwrite,
+                on_progress=move,
+                on_plan=planned,
+            )
+    except KeyboardInterrupt:
+        _say("interrupted: shards that are done are kept; the same command continues")
+        raise typer.Exit(130) from None
+    _tell(report, job, output)
+    if report.errors or report.changed:
+        raise typer.Exit(EXIT_SOME_BAD)
+
+
+def _executor(job: Job, ray: str | None, workers: int | None) -> Executor:
+    from xlan.batch.executors import Processes, ThisProcess
+
+    if ray is not None:
+        from xlan.batch.on_ray import RayCluster
+
+        if workers == 0:
+            raise typer.BadParameter("expected at least 1 together with --ray", param_hint="--workers")
+        return RayCluster(ray, workers, _say)
+    if workers == 0:
+        return ThisProcess()
+    return Processes(workers or _default_workers(job), _say)
+
+
+def _default_workers(job: Job) -> int:
+    if job.device == "cpu":
+        return max(1, cores() // job.threads)
+    if job.device == "cuda":
+        import torch
+
+        return max(1, torch.cuda.device_count())
+    return 1
+
+
+def _say(line: str) -> None:
+    typer.echo(printable(line), err=True)
+
+
+def _tell(report: BatchReport, job: Job, output: str) -> None:
+    done = "captioned" if job.kind == "caption" else "extracted"
+    parts = [f"{counted(report.pictures - report.errors, 'picture')} {done} in {counted(report.shards, 'shard')}"]
+    if report.errors:
+        where = "see the column error" if job.kind == "caption" else f"see {output.rstrip('/')}/_job/skipped.txt"
+        parts.append(f"{report.errors:,} could not be used ({where})")
+    if report.already_done:
+        parts.append(f"{counted(report.already_done, 'shard')} already done before")
+    if report.made and report.seconds > 0:
+        parts.append(f"{report.made / report.seconds:.1f} pictures/s")
+    typer.echo(printable(f"{output}: {'; '.join(parts)}"))
+    if report.changed:
+        _say(f"warning: the input changed during the job: {report.changed}; the result is that of the plan")
