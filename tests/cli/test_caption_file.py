@@ -174,3 +174,13 @@ def test_a_full_disk_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(DataError, match="cannot be written: No space left on device"):
             file.add("a.jpg", DOG)
         monkeypatch.undo()
+
+
+def test_a_header_alone_is_no_beginning(tmp_path: Path) -> None:
+    """A run that was stopped before its first caption keeps nobody from choosing other options."""
+    path = tmp_path / "out.csv"
+    CaptionFile(path, samples=3, made_with={"beams": 3}).close()
+    with CaptionFile(path, made_with={"beams": 5}) as file:
+        file.add("a.jpg", DOG)
+    with pytest.raises(DataError, match="was made with beams 5 and not 3"):
+        CaptionFile(path, made_with={"beams": 3})

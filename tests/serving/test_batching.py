@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlan.serving.batching import Answer, Batcher, QueueFullError
+from xlan.serving.batching import Answer, Batcher, Later, QueueFullError
 
 
 class Worker:
@@ -277,3 +277,27 @@ def test_an_error_nobody_waits_for_is_not_reported_as_forgotten(caplog: pytest.L
 
     run(test, Worker(), max_wait=0.0)
     assert "never retrieved" not in caplog.text
+
+
+def test_items_that_take_long_to_prepare_keep_nobody_waiting() -> None:
+    """They are prepared one at a time, in a thread of their own, and dropped ones not at all."""
+    gate, prepared = threading.Event(), []
+
+    def long(item: int) -> int:
+        prepared.append((item, threading.current_thread().name))
+        gate.wait(10)
+        return item
+
+    async def test(batcher: Batcher[int, int]) -> list[Any]:
+        calls = [asyncio.ensure_future(batcher.submit(lambda i=i: Later(lambda: long(i)))) for i in range(4)]  # type: ignore[misc]
+        ordinary = await asyncio.wait_for(submit_all(batcher, list(range(10, 20))), 10)
+        assert len(prepared) == 1
+        calls[-1].cancel()
+        await asyncio.gather(calls[-1], return_exceptions=True)
+        gate.set()
+        return [*ordinary, *await asyncio.gather(*calls[:-1])]
+
+    answers = run(test, lambda items: [2 * item for item in items], preparers=1)
+    assert [answer.result for answer in answers] == [*range(20, 40, 2), 0, 2, 4]
+    assert [item for item, _ in prepared] == [0, 1, 2]
+    assert len({thread for _, thread in prepared}) == 1

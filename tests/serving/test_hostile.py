@@ -149,3 +149,12 @@ def test_memory_stays_bounded(server: Any, client: httpx.Client) -> None:
         assert client.post("/v1/captions", files={"image": body}).status_code == 200
         assert client.post("/v1/captions", content=endless(30)).status_code in (413, 415)
     assert resident() - before < 60_000  # kilobytes; 20 open pictures would be 240,000
+
+
+def test_heic_pictures_are_captioned_where_their_reader_is_installed(client: httpx.Client) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    heif.from_pillow(noise()).save(file, quality=90)
+    answer = client.post("/v1/captions", content=file.getvalue(), headers={"Content-Type": "image/heic"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["image"] == {"width": 60, "height": 40}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,26 @@ def test_settings_that_make_no_sense(wrong: dict[str, Any], message: str) -> Non
 
 def test_a_token_is_not_shown_with_the_settings() -> None:
     assert "sesame" not in repr(ServeSettings(token="sesame-open-sesame"))
+
+
+def test_large_pictures_are_opened_in_a_thread_of_their_own(
+    captioner: Captioner, picture: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    prepare = captioner.prepare
+
+    def watched(*arguments: Any, **options: Any) -> PreparedImage:
+        threads.append(threading.current_thread().name.rpartition("_")[0])
+        return prepare(*arguments, **options)
+
+    monkeypatch.setattr(captioner, "prepare", watched)
+
+    async def ask(large_pixels: int) -> int:
+        app = create_app(captioner, ServeSettings(large_pixels=large_pixels))
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.post("/v1/captions", content=picture(0), headers={"Content-Type": "image/png"})
+        return answer.status_code
+
+    assert [asyncio.run(ask(pixels)) for pixels in (1, 1 << 30)] == [200, 200]
+    assert threads == ["xlan-large", "xlan-open"]

@@ -59,6 +59,10 @@ def write_coco(path: Path, captions: Mapping[str, str]) -> int:
     return len(names)
 
 
+# A CSV file with this and nothing else has no captions yet, whatever options its run had.
+_HEADER = re.compile(rb"image,caption,confidence,score(,caption_\d+)*\n?")
+
+
 class CaptionFile:
     """A file of captions, JSON lines or CSV by its suffix, that only grows.
 
@@ -93,7 +97,7 @@ class CaptionFile:
         except OSError as error:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
         try:
-            if overwrite:
+            if overwrite or self._has_only_a_header():
                 os.ftruncate(self._handle, 0)
             if made_with is not None:
                 is_new = not os.fstat(self._handle).st_size
@@ -132,6 +136,10 @@ class CaptionFile:
                 line = line[os.write(self._handle, line) :]
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+    def _has_only_a_header(self) -> bool:
+        with self.path.open("rb") as file:
+            return self._is_csv and _HEADER.fullmatch(file.read(1000)) is not None
 
     def _continue(self) -> None:
         """Learn what the file has, cut off a torn end, and stand behind the last line."""

@@ -49,7 +49,7 @@ def sample(
         encoded: what the model made of B images.
         special: the special ids of the vocabulary.
         n: captions per image; they are drawn independently.
-        temperature: log-probabilities are divided by it: below 1 is bolder, above 1 more varied.
+        temperature: log-probabilities are divided by it: below 1 is safer, above 1 more varied.
         top_k: draw only from the k most likely words.
         top_p: draw only from the smallest set of most likely words whose probabilities sum to `top_p` or more; with
             `top_k`, within those.

@@ -5,6 +5,7 @@
 
 An item that finds its worker idle waits at most `max_wait` for others to join its batch; while the worker is busy, a
 batch forms by itself. Ordinary items never wait behind heavy ones: the two workers share the processor, not a queue.
+Nor do they wait behind items that take long to prepare: those are prepared one at a time, in a thread of their own.
 Everything here runs in the event loop's thread except `prepare` and `work`, so there are no locks.
 """
 
@@ -31,6 +32,13 @@ class QueueFullError(Exception):
 
 
 @dataclass(frozen=True)
+class Later(Generic[Item]):
+    """What `prepare` returns for an item that takes long: how to make it, one at a time, in a thread of its own."""
+
+    prepare: Callable[[], Item]
+
+
+@dataclass(frozen=True)
 class Answer(Generic[Result]):
     """A result and where the time went.
 
@@ -53,6 +61,7 @@ class _Job(Generic[Item, Result]):
 
     queue: _Queue[Item, Result]
     answer: asyncio.Future[Answer[Result]]
+    preparing: Future[Item | Later[Item]] | None = None
     began: float = field(default_factory=time.monotonic)
     ready: float = 0.0
     items: list[Item] = field(default_factory=list)  # the one item, once it is prepared
@@ -113,10 +122,11 @@ class Batcher(Generic[Item, Result]):
         self._work = work
         self._on_batch = on_batch
         self._preparers = ThreadPoolExecutor(preparers, thread_name_prefix="xlan-open")
+        self._one_by_one = _one_thread("xlan-large")
         self._ordinary: _Queue[Item, Result] = _Queue(max_batch, max_wait, capacity, _one_thread("xlan-model"))
         self._heavy: _Queue[Item, Result] = _Queue(1, 0.0, heavy_capacity, _one_thread("xlan-heavy"))
 
-    async def submit(self, prepare: Callable[[], Item], *, heavy: bool = False) -> Answer[Result]:
+    async def submit(self, prepare: Callable[[], Item | Later[Item]], *, heavy: bool = False) -> Answer[Result]:
         """The answer for one item; `prepare` makes it, in a thread. Cancelling this drops the item before its batch.
 
         Raises:
@@ -125,15 +135,14 @@ class Batcher(Generic[Item, Result]):
         """
         if not self.room(heavy=heavy):
             raise QueueFullError
-        loop, queue = asyncio.get_running_loop(), self._queue_of(heavy)
-        job: _Job[Item, Result] = _Job(queue, loop.create_future())
+        queue = self._queue_of(heavy)
+        job: _Job[Item, Result] = _Job(queue, asyncio.get_running_loop().create_future())
         queue.waiting += 1
-        preparing = self._preparers.submit(prepare)
-        preparing.add_done_callback(lambda done: loop.call_soon_threadsafe(self._prepared, job, done))
+        self._prepare(job, self._preparers, prepare)
         try:
             return await job.answer
         finally:
-            self._drop(job, preparing)
+            self._drop(job)
 
     @property
     def waiting(self) -> int:
@@ -152,22 +161,30 @@ class Batcher(Generic[Item, Result]):
 
     def close(self) -> None:
         """End the threads; nothing may be waiting any more."""
-        for threads in (self._preparers, self._ordinary.worker, self._heavy.worker):
+        for threads in (self._preparers, self._one_by_one, self._ordinary.worker, self._heavy.worker):
             threads.shutdown()
 
     def _queue_of(self, heavy: bool) -> _Queue[Item, Result]:
         return self._heavy if heavy else self._ordinary
 
-    def _drop(self, job: _Job[Item, Result], preparing: Future[Item]) -> None:
+    def _prepare(
+        self, job: _Job[Item, Result], threads: ThreadPoolExecutor, prepare: Callable[[], Item | Later[Item]]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        job.preparing = threads.submit(prepare)
+        job.preparing.add_done_callback(lambda done: loop.call_soon_threadsafe(self._prepared, job, done))
+
+    def _drop(self, job: _Job[Item, Result]) -> None:
         """Nobody waits for a job any more: remove it, wherever it is."""
         if not job.answer.cancel() and not job.answer.cancelled():
             job.answer.exception()  # seen, so that asyncio does not report an error nobody fetched
-        preparing.cancel()  # a thread that has begun continues, and the place stays taken until it ends
+        if job.preparing is not None:
+            job.preparing.cancel()  # a thread that has begun continues, and the place stays taken until it ends
         if job in job.queue.jobs:
             job.queue.jobs.remove(job)
             job.queue.waiting -= 1
 
-    def _prepared(self, job: _Job[Item, Result], done: Future[Item]) -> None:
+    def _prepared(self, job: _Job[Item, Result], done: Future[Item | Later[Item]]) -> None:
         if done.cancelled() or job.answer.done():
             job.queue.waiting -= 1
             return
@@ -176,7 +193,11 @@ class Batcher(Generic[Item, Result]):
             job.queue.waiting -= 1
             job.answer.set_exception(error)
             return
-        job.items.append(done.result())
+        found = done.result()
+        if isinstance(found, Later):
+            self._prepare(job, self._one_by_one, found.prepare)
+            return
+        job.items.append(found)
         job.ready = time.monotonic()
         job.queue.jobs.append(job)
         self._consider(job.queue)

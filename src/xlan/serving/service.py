@@ -25,13 +25,13 @@ from xlan.caption_json import caption_record
 from xlan.errors import DecodingError, ImageError, ModelError
 from xlan.options import CaptionOptions
 from xlan.pipeline import Captioner
-from xlan.serving.batching import Answer, Batcher, QueueFullError
+from xlan.serving.batching import Answer, Batcher, Later, QueueFullError
 from xlan.serving.metrics import Metrics
 from xlan.serving.problems import Problem
 from xlan.serving.settings import ServeSettings
 from xlan.serving.uploads import MAX_IMAGES, Body, BodyMemory, Upload, check_image, parse_upload, read_body
 from xlan.types import Caption
-from xlan.vision.image import FORMATS
+from xlan.vision.image import FORMATS, claimed_size
 from xlan.vision.regions import PreparedImage
 
 _PICTURE = "image"  # what errors call a picture that came without a name
@@ -233,17 +233,29 @@ class Service:
         self.metrics.queue_seconds.observe(answer.queued)
         return answer
 
-    def _prepare(self, upload: Upload, i: int, body: Body) -> Order:
-        """In a thread: open one picture; those that then wait for the model keep a small picture and no file."""
-        image, upload.images[i] = upload.images[i], b""
+    def _prepare(self, upload: Upload, i: int, body: Body) -> Order | Later[Order]:
+        """In a thread: open one picture, or leave a large one for later."""
+        limits, image = self._settings.limits, upload.images[i]
+        upload.images[i] = b""
         try:
-            check_image(image, self._settings.limits)
+            check_image(image, limits)
+            width, height = claimed_size(image, limits=limits, name=_PICTURE)
+        except (ImageError, Problem) as error:
+            body.release(len(image))
+            raise error if isinstance(error, Problem) else Problem("unusable-picture", str(error)) from None
+        if width * height > self._settings.large_pixels:
+            return Later(lambda: self._open(image, upload.options, body))
+        return self._open(image, upload.options, body)
+
+    def _open(self, image: bytes, options: CaptionOptions, body: Body) -> Order:
+        """In a thread: what then waits for the model is a small picture and no file."""
+        try:
             picture = self._captioner.prepare(image, limits=self._settings.limits, name=_PICTURE)
         except ImageError as error:
             raise Problem("unusable-picture", str(error)) from None
         finally:
             body.release(len(image))
-        return Order(picture, upload.options)
+        return Order(picture, options)
 
     def _encode(self, answer: Answer[Captioned]) -> bytes:
         return _json(self._record(answer))

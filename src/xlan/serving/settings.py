@@ -32,6 +32,7 @@ class ServeSettings:
         limits: largest picture in bytes and in pixels.
         lanes: threads that share the pictures of a batch, torch itself being left at one thread each.
         openers: threads that open pictures.
+        large_pixels: pictures that claim more pixels than this are opened one at a time, in a thread of their own.
         header_timeout: seconds a client may take for its request's header.
         stall_timeout: seconds without a byte while a body is read, or an answer is not taken.
         body_timeout: seconds for a whole body.
@@ -53,6 +54,7 @@ class ServeSettings:
     limits: ImageLimits = DEFAULT_UPLOAD_LIMITS
     lanes: int = 1
     openers: int = 2
+    large_pixels: int = 16_000_000
     header_timeout: float = 10.0
     stall_timeout: float = 10.0
     body_timeout: float = 60.0

@@ -170,7 +170,23 @@ def _read_file(file: BinaryIO, name: str, limits: ImageLimits) -> bytes:
     return data
 
 
+def claimed_size(data: bytes, *, limits: ImageLimits = DEFAULT_LIMITS, name: str = "image") -> tuple[int, int]:
+    """Width and height that the header of a file claims; no pixel is decoded.
+
+    Raises:
+        ImageError: it is not a picture of a known format, its header is damaged, or it claims too much.
+    """
+    width, height = _begin(data, name, limits).size
+    _check_pixels(width, height, name, limits)
+    return width, height
+
+
 def _decode(data: bytes, name: str, limits: ImageLimits, min_side: int | None) -> Image.Image:
+    return _finish(_begin(data, name, limits), name, limits, min_side=min_side)
+
+
+def _begin(data: bytes, name: str, limits: ImageLimits) -> Image.Image:
+    """The picture with its header read and nothing decoded."""
     if not data:
         raise ImageError(f"{name}: is empty (0 bytes)")
     if len(data) > limits.max_bytes:
@@ -179,10 +195,9 @@ def _decode(data: bytes, name: str, limits: ImageLimits, min_side: int | None) -
     if decoder is WebPImagePlugin.WebPImageFile:
         _check_pixels(*_webp_canvas(data), name, limits)  # its decoder takes the memory when it is made
     try:
-        image = decoder(io.BytesIO(data))
+        return cast("Image.Image", decoder(io.BytesIO(data)))
     except Exception as error:  # a hostile header can raise nearly anything
         raise ImageError(f"{name}: is not a readable picture: {_one_line(error)}") from None
-    return _finish(image, name, limits, min_side=min_side)
 
 
 def picture_kind(data: bytes) -> str | None:
