@@ -32,13 +32,16 @@ loopback_hub = _load("loopback_hub")
 
 
 class Impatient:
-    """The module `time`, but nobody waits."""
+    """The module `time`, but nobody waits; what was waited for is noted."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
     def sleep(self, seconds: float) -> None:
-        pass
+        self.slept.append(seconds)
 
 
 @pytest.fixture
@@ -63,8 +66,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(huggingface_hub.file_download, "time", Impatient())
-    monkeypatch.setattr(huggingface_hub.utils._http, "time", Impatient())
+    server.clock = Impatient()
+    monkeypatch.setattr(huggingface_hub.file_download, "time", server.clock)
+    monkeypatch.setattr(huggingface_hub.utils._http, "time", server.clock)
 
     connect = socket.socket.connect
 

@@ -52,6 +52,7 @@ class LoopbackHub:
         tokens: path of every request that carried a token.
         errors: what is wrong with the metadata of every card.
         uploaded: LFS objects by SHA-256.
+        clock: how long its clients waited.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class LoopbackHub:
         self.redirect: list[str] = []
         self.tokens: list[str] = []
         self.errors: list[str] = []
+        self.clock: Any = None
         self.uploaded: dict[str, bytes] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self._server.daemon_threads = True

@@ -114,6 +114,7 @@ def test_offline_a_copy_that_another_program_made_is_used_too(
 def test_a_server_that_is_down(published: Any, hub: Any, tmp_path: Path) -> None:
     hub.close()
     assert "the Hub cannot be reached" in refused()
+    assert hub.clock.slept == []  # somebody who mistyped the name of a folder is not kept waiting
     assert snapshots(tmp_path) == []
 
 

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from xlan import __version__
 from xlan.errors import HubError, MissingExtraError
 from xlan.hub.names import HubName
 
+AGENT = {"library_name": "xlan", "library_version": __version__}  # how requests introduce themselves
+KNOCK_SECONDS = 10
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
 
@@ -72,8 +75,10 @@ class Repository:
         if self._folder is not None and cached is not None and not isinstance(cached, str):
             return None  # an earlier look showed that this commit has no such file
         with hub_problems(str(self.name)):
+            if self._folder is None and not isinstance(cached, str):
+                self._knock()
             try:
-                path = Path(self._hub.hf_hub_download(self.name.repository, file, revision=revision))
+                path = Path(self._hub.hf_hub_download(self.name.repository, file, revision=revision, **AGENT))
             except LocalEntryNotFoundError:
                 if complete:
                     return None
@@ -86,6 +91,13 @@ class Repository:
         if cached != str(path):
             self._new.append(file)
         return path
+
+    def _knock(self) -> None:
+        """Ask once: a Hub that cannot be reached is known now, and not after half a minute of retries."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        with contextlib.suppress(HfHubHTTPError):  # it answers; what is wrong, the download says or overcomes
+            self._hub.HfApi(**AGENT).model_info(self.name.repository, timeout=KNOCK_SECONDS)
 
     def forget(self, *, damaged: str | None = None) -> None:
         """Take files out of the cached snapshot, so that no half model stays there.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xlan.errors import HubError
 from xlan.hub.names import HubName
-from xlan.hub.repository import hub_problems, import_hub
+from xlan.hub.repository import AGENT, hub_problems, import_hub
 
 
 def upload(name: HubName, files: Mapping[str, Path | bytes], *, private: bool, message: str) -> tuple[str, HubName]:
@@ -29,7 +29,7 @@ def upload(name: HubName, files: Mapping[str, Path | bytes], *, private: bool, m
     hub = import_hub(f"{name}: uploading to the Hub")
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
-    api = hub.HfApi(library_name="xlan")
+    api = hub.HfApi(**AGENT)
     with hub_problems(str(name), writing=True):
         try:
             is_private: bool | None = api.repo_info(name.repository).private
