@@ -1,4 +1,4 @@
-"""The documentation site: built without a warning, complete, and needing nobody else's server."""
+"""The documentation site: built without a warning, complete, and without requests to other servers."""
 
 from __future__ import annotations
 

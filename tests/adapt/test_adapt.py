@@ -1,4 +1,4 @@
-"""Adaptation: targets, views, the pooled loss, and a run that stops and goes on as if it had not."""
+"""Adaptation: targets, views, the pooled loss, and a run that stops and resumes as if it had not."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_what_is_unknown_teaches_nothing(
 ) -> None:
     run = begin(tmp_path, pictures, network(), boxes=BoxLabels(("a",), {}))
     batches = run._train.training(batch=4, first_step=0)
-    assert run._train_step(next(batches))["cell_loss"] == 0.0
+    assert run.train_step(next(batches))["cell_loss"] == 0.0
 
 
 def test_cells_know_what_covers_them() -> None:

@@ -177,7 +177,7 @@ def test_a_full_disk_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_header_alone_is_no_beginning(tmp_path: Path) -> None:
-    """A run that was stopped before its first caption keeps nobody from choosing other options."""
+    """A run that was stopped before its first caption does not rule out other options."""
     path = tmp_path / "out.csv"
     CaptionFile(path, samples=3, made_with={"beams": 3}).close()
     with CaptionFile(path, made_with={"beams": 5}) as file:

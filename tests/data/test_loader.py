@@ -1,4 +1,4 @@
-"""Loaders: the same batches whoever reads them, and none that were not asked for."""
+"""Loaders: the same batches with any number of workers, and no others."""
 
 from __future__ import annotations
 

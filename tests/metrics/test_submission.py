@@ -62,7 +62,7 @@ def test_ids_are_checked_against_the_lists(files: dict[str, Path], tmp_path: Pat
     ("images", "message"),
     [
         ([{"id": 1}, {"id": 2}, {"id": 3}], "1 images of val2014 have no caption: 3"),
-        ([{"id": 1}], "1 captions belong to images that are not in val2014: 2"),
+        ([{"id": 1}], "expected images of val2014, got 1 others: 2"),
         ([{"id": "1"}], "expected a COCO file with images that have a number as id"),
     ],
 )
@@ -80,7 +80,7 @@ def test_ids_that_do_not_match_are_named(
     [
         (VAL[:1], "val2014 has 2 images, got captions of 1"),
         ([*VAL, VAL[0]], "several for image 2"),
-        ([VAL[0], {"image_id": 1, "caption": "  "}], "1 captions are empty: image 1"),
+        ([VAL[0], {"image_id": 1, "caption": "  "}], "expected a caption for every image, got 1 empty: image 1"),
         ([VAL[0], {"image_id": "a.jpg", "caption": "a"}], "the server expects image numbers, got a.jpg"),
     ],
 )

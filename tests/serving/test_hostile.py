@@ -1,4 +1,4 @@
-"""Uploads that mean harm or came out wrong: the right status for each, and the server goes on."""
+"""Uploads that are hostile or broken: the right status for each, and the server keeps answering."""
 
 from __future__ import annotations
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ from xlan.text.tokenize import tokenize
 from xlan.vision.image import open_image, square_pixels
 from xlan.vision.sources import Picture
 
+S = TypeVar("S")
 Floats = npt.NDArray[np.float32]
 MAX_BOXES_BYTES = 1 << 30
 
@@ -267,15 +270,56 @@ def viewed(
         raise DataError(f"a picture of the dataset cannot be used: {error}") from None
 
 
-class Loader:
-    """Pictures in batches, decoded ahead by a few threads.
+class ViewLoader(ABC, Generic[S]):
+    """Views of pictures in batches, decoded ahead by a few threads.
+
+    Args:
+        pictures: what to load.
+        size: side of the square views.
+        threads: decoding threads; 1 ms a picture against tens for a training step, so two are plenty.
+        min_area: smallest view in training, as a share of the picture.
+        seed: of everything random.
+    """
+
+    def __init__(self, pictures: Sequence[Picture], *, size: int, threads: int, min_area: float, seed: int) -> None:
+        self.pictures, self.size, self.threads, self.min_area, self.seed = pictures, size, threads, min_area, seed
+
+    def steps_per_epoch(self, batch: int) -> int:
+        """Whole batches in one pass over the pictures."""
+        return len(self.pictures) // batch
+
+    def training(self, *, batch: int, first_step: int) -> Iterator[list[S]]:
+        """Endless shuffled batches of random views, from step `first_step` on."""
+        plan = training_plan(len(self.pictures), batch=batch, first_step=first_step, seed=self.seed)
+        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
+
+    def evaluation(self, *, batch: int) -> Iterator[list[S]]:
+        """Every picture once, whole, in order."""
+        plan = evaluation_plan(len(self.pictures), batch=batch)
+        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
+
+    @abstractmethod
+    def sample(self, picture: Picture, number: int, pixels: npt.NDArray[np.uint8], view: View) -> S:
+        """One picture as the network sees it; `pixels` `[S, S, 3]` are what the view shows."""
+
+    def _batch(self, plan: list[tuple[int, int]]) -> list[S]:
+        return [self._load(number, epoch) for number, epoch in plan]
+
+    def _load(self, number: int, epoch: int) -> S:
+        picture = self.pictures[number]
+        image, view = viewed(picture, number, epoch, size=self.size, min_area=self.min_area, seed=self.seed)
+        return self.sample(picture, number, view_pixels(image, view, self.size), view)
+
+
+class Loader(ViewLoader[Sample]):
+    """Pictures with what their cells show, where boxes tell it.
 
     Args:
         pictures: what to load.
         size: side of the square views.
         boxes: extra labels, if any, with `cells` as the side of their grid.
-        threads: decoding threads; 1 ms a picture against tens for a training step, so two are plenty.
-        min_area: smallest crop when training.
+        threads: decoding threads.
+        min_area: smallest view in training.
         seed: of everything random.
     """
 
@@ -290,30 +334,10 @@ class Loader:
         min_area: float = 0.5,
         seed: int = 0,
     ) -> None:
-        self.pictures, self.size, self.boxes, self.cells = pictures, size, boxes, cells
-        self.threads, self.min_area, self.seed = threads, min_area, seed
+        super().__init__(pictures, size=size, threads=threads, min_area=min_area, seed=seed)
+        self.boxes, self.cells = boxes, cells
 
-    def steps_per_epoch(self, batch: int) -> int:
-        """Whole batches in one pass over the pictures."""
-        return len(self.pictures) // batch
-
-    def training(self, *, batch: int, first_step: int) -> Iterator[list[Sample]]:
-        """Endless shuffled batches of random views, from step `first_step` on."""
-        plan = training_plan(len(self.pictures), batch=batch, first_step=first_step, seed=self.seed)
-        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
-
-    def evaluation(self, *, batch: int) -> Iterator[list[Sample]]:
-        """Every picture once, whole, in order."""
-        plan = evaluation_plan(len(self.pictures), batch=batch)
-        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
-
-    def _batch(self, plan: list[tuple[int, int]]) -> list[Sample]:
-        return [self._sample(number, epoch) for number, epoch in plan]
-
-    def _sample(self, number: int, epoch: int) -> Sample:
-        picture = self.pictures[number]
-        image, view = viewed(picture, number, epoch, size=self.size, min_area=self.min_area, seed=self.seed)
-        cells = None
-        if self.boxes is not None:
-            cells = self.boxes.targets(picture.id, view, cells=self.cells)
-        return Sample(number, view_pixels(image, view, self.size), cells)
+    def sample(self, picture: Picture, number: int, pixels: npt.NDArray[np.uint8], view: View) -> Sample:
+        """With the targets of the cells, if there are boxes."""
+        cells = self.boxes.targets(picture.id, view, cells=self.cells) if self.boxes is not None else None
+        return Sample(number, pixels, cells)

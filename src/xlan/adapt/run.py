@@ -21,11 +21,9 @@ import copy
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +36,8 @@ from xlan.errors import TrainingError
 from xlan.files import remove_leftovers
 from xlan.training.average import AveragedWeights
 from xlan.training.schedule import Cosine
-from xlan.training.single import RunLog, Window, check_same, load_run, save_run
-from xlan.training.stop import Stopped, StopRequest
+from xlan.training.single import OnLog, RunLog, Window, check_same, load_run, rate_groups, save_run, train_epochs
+from xlan.training.stop import StopRequest
 from xlan.vision import efficientnet
 from xlan.vision.grid import normalise, save_vision
 from xlan.vision.grid_settings import GridSettings
@@ -151,8 +149,17 @@ class Adaptation:
         self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._average = AveragedWeights(self._trained(), settings.average)
         self._schedule = Cosine(1.0, total=self.total_steps, warmup=settings.warmup)
-        self._window, self._lines = Window(), RunLog(self.folder / LOG)
-        self._optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.99))
+        self.window, self.lines = Window(), RunLog(self.folder / LOG)
+        self._optimizer = torch.optim.AdamW(
+            rate_groups(
+                self._trained(),
+                is_head=lambda name: not name.startswith("network."),
+                rate=settings.rate,
+                head_rate=settings.head_rate,
+                weight_decay=settings.weight_decay,
+            ),
+            betas=(0.9, 0.99),
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
         self.resumed = (self.folder / CHECKPOINT).exists()
@@ -162,26 +169,12 @@ class Adaptation:
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, tensor) for name, tensor in self.model.named_parameters() if tensor.requires_grad)
 
-    def _groups(self) -> list[dict[str, Any]]:
-        groups = []
-        for head in (False, True):
-            for decayed in (False, True):
-                chosen = [
-                    tensor
-                    for name, tensor in self._trained()
-                    if (not name.startswith("network.")) == head and (tensor.ndim > 1) == decayed
-                ]
-                rate = self.settings.head_rate if head else self.settings.rate
-                decay = self.settings.weight_decay if decayed else 0.0
-                groups.append({"params": chosen, "peak": rate, "lr": rate, "weight_decay": decay})
-        return groups
-
     def run(
         self,
         *,
         checkpoint_minutes: float = 5.0,
         log_every: int = 50,
-        on_log: Callable[[dict[str, Any]], None] | None = None,
+        on_log: OnLog | None = None,
         until_step: int | None = None,
         stop: StopRequest | None = None,
     ) -> bool:
@@ -190,44 +183,27 @@ class Adaptation:
         A request to stop ends it early and saves, as an exception does. The evaluation of a finished epoch that was cut
         short is made up for when the run continues.
         """
-        last = self.total_steps if until_step is None else min(until_step, self.total_steps)
-        per_epoch = self._train.steps_per_epoch(self.settings.batch)
-        stop = stop or StopRequest()
-        saved, batches = time.monotonic(), self._train.training(batch=self.settings.batch, first_step=self.step)
-        began = time.monotonic()
         self.model.train()
-        try:
-            if self.step and self.step % per_epoch == 0 and not self._lines.evaluated(self.step):
-                self._finish_epoch(self.step // per_epoch, on_log, stop)
-            for batch in batches:
-                if self.step >= last or stop.signal is not None:
-                    break
-                self._window.add(self._train_step(batch))
-                if self.step % log_every == 0:
-                    speed = self._window.steps * self.settings.batch / (time.monotonic() - began)
-                    self._log({**self._window.means(), "images_per_s": round(speed, 1)}, on_log)
-                    self._window, began = Window(), time.monotonic()
-                if self.step % per_epoch == 0:
-                    self._save()
-                    self._finish_epoch(self.step // per_epoch, on_log, stop)
-                if time.monotonic() - saved > 60 * checkpoint_minutes:
-                    self._save()
-                    saved = time.monotonic()
-        except Stopped:
-            pass
-        finally:
-            batches.close()  # type: ignore[attr-defined]
-            self._save()
-        return self.step >= self.total_steps and self._lines.evaluated(self.step)
+        return train_epochs(
+            self,
+            self._train.training(batch=self.settings.batch, first_step=self.step),
+            per_epoch=self._train.steps_per_epoch(self.settings.batch),
+            batch_size=self.settings.batch,
+            checkpoint_minutes=checkpoint_minutes,
+            log_every=log_every,
+            on_log=on_log,
+            until_step=until_step,
+            stop=stop,
+        )
 
-    def _finish_epoch(
-        self, epoch: int, on_log: Callable[[dict[str, Any]], None] | None, stop: StopRequest | None
-    ) -> None:
+    def finish_epoch(self, stop: StopRequest) -> dict[str, float]:
+        """Evaluate and write the averaged network."""
         scores = self.evaluate(stop)
         self._save_vision()
-        self._log({"epoch": epoch, **scores}, on_log)
+        return scores
 
-    def _train_step(self, batch: list[Sample]) -> dict[str, float]:
+    def train_step(self, batch: list[Sample]) -> dict[str, float]:
+        """One step of the optimiser; returns the losses."""
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)  # dropout, the same when resumed
         factor = self._schedule.rate(self.step)
         for group in self._optimizer.param_groups:
@@ -279,24 +255,19 @@ class Adaptation:
             "val_map": round(mean_average_precision(scores, targets > 0), 4),
         }
 
-    def _log(self, record: dict[str, Any], on_log: Callable[[dict[str, Any]], None] | None) -> None:
-        record = {"step": self.step, "of": self.total_steps, **record}
-        self._lines.add(record)
-        if on_log is not None:
-            on_log(record)
-
     def _save_vision(self) -> None:
         settings = GridSettings(network=self.settings.network, input_size=self.settings.test_size)
         averaged = self.averaged()
         save_vision(self.folder / VISION, averaged.network, settings)
         averaged.word_head(self.words).save(self.folder / WORDS)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write a checkpoint."""
         header = {
             "step": str(self.step),
             "settings": json.dumps(asdict(self.settings)),
             "words": json.dumps(self.words),
-            "window": self._window.to_json(),
+            "window": self.window.to_json(),
         }
         save_run(self.folder / CHECKPOINT, self._trained(), self._average, self._optimizer, header)
 
@@ -311,8 +282,8 @@ class Adaptation:
             otherwise="give --boxes exactly as then",
         )
         self.step = int(header["step"])
-        self._window = Window.from_json(header.get("window", "{}"))
-        self._lines.trim(self.step)
+        self.window = Window.from_json(header.get("window", "{}"))
+        self.lines.trim(self.step)
 
     def _check_same(self, header: dict[str, str]) -> None:
         path = self.folder / CHECKPOINT

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.engine import MODEL_WORDS
+from xlan.cli.text import counted
 
 if TYPE_CHECKING:
     from xlan.confidence.evidence import Evidence
@@ -98,7 +99,7 @@ def check(
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), indent=2))
     else:
-        typer.echo(f"{len(answers):,} captions of {split}")
+        typer.echo(f"{counted(len(answers), 'caption')} of {split}")
         typer.echo(f"expected calibration error: captions {found.captions.error:.4f}, words {found.words.error:.4f}")
         typer.echo(f"rank correlation of confidence with CIDEr: {found.rank:.3f}")
     if output is not None:

@@ -43,7 +43,8 @@ def detect(
 ) -> None:
     """Find things in pictures: what they are, where, and how sure the detector is.
 
-    A picture that cannot be used is reported on standard error and the rest goes on; the exit status is then 1.
+    A picture that cannot be used is reported on standard error, the others are searched all the same, and the exit
+    status is then 1.
     """
     from xlan.vision.image import open_image
 

@@ -43,7 +43,7 @@ def match_pictures(folder: Path, names: Mapping[int | str, Iterable[str]]) -> di
 def find_thumbnails(
     folder: Path, names: Mapping[int | str, Iterable[str]], *, note: Callable[[str], None]
 ) -> dict[int | str, str]:
-    """The pictures of some images as `data:` addresses; `note` is told in one line how many are missing."""
+    """The pictures of some images as `data:` addresses; `note` gets one line that says how many are missing."""
     from xlan.pages.layout import thumbnail
     from xlan.vision.image import open_image
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from xlan.cli.engine import MODEL_WORDS
+from xlan.cli.text import counted
 
 
 def predict(
@@ -61,7 +62,7 @@ def predict(
     shown = track(batches, total=len(batches), description=split, console=Console(stderr=True))
     found = decode_split(loaded.model, shown, loaded.vocabulary, device=where, beams=beams, max_length=max_length)
     write_predictions(output, found)
-    typer.echo(f"{output}: {len(found):,} captions")
+    typer.echo(f"{output}: {counted(len(found), 'caption')}")
 
 
 def _vision_of(path: Path | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from xlan.vision.padding import pad_boxes, pad_regions
 BatchT = TypeVar("BatchT", bound="ImageBatch")
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
+@dataclass(frozen=True, eq=False)  # comparing arrays gives an array, not a bool
 class ImageBatch:
     """Features of B images, padded to N regions.
 
@@ -47,7 +47,7 @@ class ImageBatch:
         return replace(self, **changed)
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
+@dataclass(frozen=True, eq=False)  # comparing arrays gives an array, not a bool
 class CaptionBatch(ImageBatch):
     """B images with C captions between them (k for each image, in the order of the images), padded to T
     positions.

@@ -21,7 +21,7 @@ BUCKET_BATCHES = 64  # batches among which images are sorted by length; more sor
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
+@dataclass(frozen=True, eq=False)  # comparing arrays gives an array, not a bool
 class BatchPlan:
     """One batch of one rank: `images` `[B]` are indices of images, `captions` `[B, k]` indices of
     captions."""
@@ -30,7 +30,7 @@ class BatchPlan:
     captions: Ints
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no equality that is true or false
+@dataclass(frozen=True, eq=False)  # comparing arrays gives an array, not a bool
 class EpochPlanner:
     """Plans epochs.
 

@@ -139,7 +139,7 @@ def pictures_of(captions: CaptionSet, folder: str | os.PathLike[str] | None) -> 
 
 
 def _beside(captions: CaptionSet, place: Path) -> set[str]:
-    """Only where pictures should be: nobody asked for a walk through whatever else lies in that folder."""
+    """Look only where pictures should be, not through everything else in that folder."""
     safe = [image.file for image in captions if image.file and ".." not in image.file and "\0" not in image.file]
     roots = [root for root in (place, place / "images") if root.is_dir()]
     return {file for file in safe for root in roots if not Path(file).is_absolute() and (root / file).is_file()}

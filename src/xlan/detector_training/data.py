@@ -6,14 +6,13 @@ step n sees what an uninterrupted run would have seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from xlan.adapt.data import BoxLabels, View, evaluation_plan, training_plan, view_pixels, viewed
-from xlan.ahead import map_ahead
+from xlan.adapt.data import BoxLabels, View, ViewLoader
 from xlan.vision.sources import Picture
 
 Floats = npt.NDArray[np.float32]
@@ -69,7 +68,7 @@ def boxes_in_view(
     return pixels[sure], rows[sure, 0].astype(np.int64), pixels[unsure]
 
 
-class DetectionLoader:
+class DetectionLoader(ViewLoader[Sample]):
     """Pictures with boxes.
 
     Args:
@@ -93,29 +92,11 @@ class DetectionLoader:
         threads: int = 2,
         seed: int = 0,
     ) -> None:
-        self.pictures, self.boxes, self.size = pictures, boxes, size
-        self.min_score, self.min_area, self.threads, self.seed = min_score, min_area, threads, seed
+        super().__init__(pictures, size=size, threads=threads, min_area=min_area, seed=seed)
+        self.boxes, self.min_score = boxes, min_score
 
-    def steps_per_epoch(self, batch: int) -> int:
-        """Whole batches in one pass over the pictures."""
-        return len(self.pictures) // batch
-
-    def training(self, *, batch: int, first_step: int) -> Iterator[list[Sample]]:
-        """Endless shuffled batches of random views, from step `first_step` on."""
-        plan = training_plan(len(self.pictures), batch=batch, first_step=first_step, seed=self.seed)
-        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
-
-    def evaluation(self, *, batch: int) -> Iterator[list[Sample]]:
-        """Every picture once, whole, in order."""
-        plan = evaluation_plan(len(self.pictures), batch=batch)
-        return map_ahead(self._batch, plan, threads=self.threads, ahead=max(2, self.threads))
-
-    def _batch(self, plan: list[tuple[int, int]]) -> list[Sample]:
-        return [self._sample(number, epoch) for number, epoch in plan]
-
-    def _sample(self, number: int, epoch: int) -> Sample:
-        picture = self.pictures[number]
-        image, view = viewed(picture, number, epoch, size=self.size, min_area=self.min_area, seed=self.seed)
+    def sample(self, picture: Picture, number: int, pixels: npt.NDArray[np.uint8], view: View) -> Sample:
+        """With the boxes that are in view."""
         rows = self.boxes.boxes[picture.id]
         boxes, labels, unsure = boxes_in_view(rows, view, size=self.size, min_score=self.min_score)
-        return Sample(number, view_pixels(image, view, self.size), boxes, labels, unsure)
+        return Sample(number, pixels, boxes, labels, unsure)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from xlan.engines.onnx_session import OnnxSession
 from xlan.export.vision import grid_side, vision_graph
 from xlan.types import Regions
-from xlan.vision.grid_settings import GridSettings, read_vision
+from xlan.vision.grid_settings import PICTURES_PER_PASS, GridFront, GridSettings, read_vision
 from xlan.vision.regions import PreparedImage
 
-# Pictures per pass: the early maps of more than a few leave the processor's caches.
-_PER_PASS = 4
 
-
-class OnnxGridExtractor:
+class OnnxGridExtractor(GridFront):
     """Grid regions of an EfficientNet-Lite (see `xlan.vision.regions.RegionExtractor`).
 
     Args:
@@ -29,9 +24,8 @@ class OnnxGridExtractor:
     """
 
     def __init__(self, session: OnnxSession, settings: GridSettings, *, weights_name: str = "") -> None:
+        super().__init__(settings, weights_name)
         self._session = session
-        self.settings = settings
-        self.weights_name = weights_name
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> OnnxGridExtractor:
@@ -45,30 +39,11 @@ class OnnxGridExtractor:
         session = OnnxSession.of_graph(graph, "vision", source=str(path), threads=threads)
         return cls(session, file.settings, weights_name=file.digest)
 
-    @property
-    def feature_dim(self) -> int:
-        """Channels of all levels together."""
-        return self.settings.feature_dim
-
-    @property
-    def min_side(self) -> int:
-        """Pixels a side needs at least."""
-        return self.settings.min_side
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Settings and weights, as JSON values."""
-        return self.settings.describe(self.weights_name)
-
-    def prepare(self, image: Image.Image) -> PreparedImage:
-        """Squash an upright RGB image to the input size."""
-        return self.settings.prepare(image)
-
     def extract(self, images: Sequence[PreparedImage]) -> list[Regions]:
         """Regions of each image: the image itself first (if set), then the cells row by row."""
         if not images:
             return []
-        passes = [images[i : i + _PER_PASS] for i in range(0, len(images), _PER_PASS)]
+        passes = [images[i : i + PICTURES_PER_PASS] for i in range(0, len(images), PICTURES_PER_PASS)]
         found = [
             self._session.run({"pixels": np.stack([image.pixels for image in part])})["features"] for part in passes
         ]

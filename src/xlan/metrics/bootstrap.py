@@ -1,7 +1,7 @@
 """Is one model better than another, or were its images kinder? A paired bootstrap over images.
 
 Images are drawn again with replacement, the same draw for both models, and both are scored on the draw (Koehn, 2004).
-BLEU and METEOR are computed anew from the summed counts of the drawn images; the other scores are averages over images.
+BLEU and METEOR are computed from the summed counts of the drawn images; the other scores are averages over images.
 """
 
 from __future__ import annotations

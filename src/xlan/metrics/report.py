@@ -164,7 +164,7 @@ def evaluate(
     """
     wanted = _check_names([*metrics, *require])
     check_pairs(references, results)
-    tell = progress or _tell_nobody
+    tell = progress or _ignore
     total = len(wanted) + len(scorers) + 1
     tell("tokenizing", 0, total)
     texts = _Texts(results, {image: list(references[image]) for image in results})
@@ -201,7 +201,7 @@ def evaluate(
     )
 
 
-def _tell_nobody(step: str, done: int, total: int) -> None:
+def _ignore(step: str, done: int, total: int) -> None:
     pass
 
 
@@ -254,7 +254,7 @@ def _score_pictures(scorer: ImageTextScorer, results: Mapping[ImageId, str], pic
         raise MetricError(f"{scorer.name} needs the picture of every image; there is none for image {some(missing)}")
     try:
         images = np.asarray(scorer.score({image: pictures[image] for image in results}, results), dtype=np.float64)
-    except Exception as error:  # whatever somebody else's code raises
+    except Exception as error:  # user code may raise anything
         raise MetricError(f"{scorer.name} failed: {type(error).__name__}: {error}") from error
     if images.shape != (len(results),) or not np.isfinite(images).all():
         raise MetricError(

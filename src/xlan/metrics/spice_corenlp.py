@@ -148,7 +148,7 @@ def _unpack(box: zipfile.ZipFile, name: str, folder: Path) -> str:
 
 
 def check_url(url: str, sha256: str | None) -> None:
-    """Refuse addresses whose answer nobody vouches for.
+    """Refuse addresses whose answer cannot be trusted.
 
     Raises:
         MetricError: the scheme is not https, http or file; or it is plain http to another machine without `sha256`.
@@ -163,7 +163,7 @@ def check_url(url: str, sha256: str | None) -> None:
 
 
 def download(url: str, target: Path, *, progress: Progress, max_bytes: int = MAX_ARCHIVE_BYTES) -> None:
-    """Download to `target`; an interrupted download leaves `target.part`, from which the next one goes on.
+    """Download to `target`; an interrupted download leaves `target.part`, from which the next one continues.
 
     Args:
         progress: called with the bytes at hand and the bytes expected (None: the server does not say).

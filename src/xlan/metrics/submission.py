@@ -131,7 +131,7 @@ def check_captions(
         raise DataError(f"{source}: the server expects image numbers, got {some(strange)}")
     empty = [image for image, text in captions.items() if not text.strip()]
     if empty:
-        raise DataError(f"{source}: {len(empty):,} captions are empty: image {some(empty)}")
+        raise DataError(f"{source}: expected a caption for every image, got {len(empty):,} empty: image {some(empty)}")
     if expected is None:
         if len(captions) != IMAGES[which]:
             raise DataError(f"{source}: {which} has {IMAGES[which]:,} images, got captions of {len(captions):,}")
@@ -140,9 +140,7 @@ def check_captions(
     if missing:
         raise DataError(f"{source}: {len(missing):,} images of {which} have no caption: {some(missing)}")
     if unknown:
-        raise DataError(
-            f"{source}: {len(unknown):,} captions belong to images that are not in {which}: {some(unknown)}"
-        )
+        raise DataError(f"{source}: expected images of {which}, got {len(unknown):,} others: {some(unknown)}")
 
 
 def check_archive(

@@ -179,7 +179,7 @@ def gate_in_words(channel: Floats) -> str:
 
 
 def _strip(channel: Floats) -> str:
-    """Means of neighbouring gates as bars, 0 to 1 high; what they amount to is told beside them."""
+    """Means of neighbouring gates as bars, 0 to 1 high; a summary stands beside them."""
     means = [float(part.mean()) for part in np.array_split(channel, min(STRIP_BARS, channel.size))]
     bars = "".join(f'<rect x="{i}" y="{1 - mean:.3f}" width="1" height="{mean:.3f}"/>' for i, mean in enumerate(means))
     box = f'viewBox="0 0 {len(means)} 1" preserveAspectRatio="none"'

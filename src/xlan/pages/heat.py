@@ -2,7 +2,7 @@
 
 The rule, the same in every picture we draw: the heat over region i has opacity `0.85 · w_i / max_j w_j` over the
 regions that do not cover the whole picture. One that does (a grid's image-level region) says nothing of a place; its
-weight is told in words. Where boxes of a detector overlap, the strongest of them shows.
+weight is given as text. Where boxes of a detector overlap, the strongest of them shows.
 """
 
 from __future__ import annotations

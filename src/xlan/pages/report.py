@@ -33,7 +33,7 @@ CURVES = (
 SELF_CRITICAL_LOSS = (
     "The loss of a self-critical run is not an error that falls to 0. It is minus the log-probability of the sampled "
     "captions, weighed by how much better than the baseline they scored: it is often negative and need not fall. "
-    "Whether the run improves is told by the reward and by the CIDEr of the validation split."
+    "The reward and the CIDEr of the validation split show whether the run improves."
 )
 # Image ids → `data:` addresses of their pictures, for those that are found.
 Pictures = Callable[[Collection[str]], Mapping[str, str]]

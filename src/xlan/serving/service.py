@@ -177,7 +177,7 @@ class Service:
 
     @contextlib.contextmanager
     def _accepted(self) -> Iterator[None]:
-        """A request that is accepted is answered, even when the server is told to stop meanwhile."""
+        """A request that is accepted is answered, even when the server is asked to stop meanwhile."""
         if self.stopping:
             raise Problem("stopping", "the server is stopping; try again later", {"Retry-After": "10"})
         self.in_progress += 1

@@ -9,10 +9,11 @@ The file is replaced as a whole, so a killed run continues exactly from its last
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +23,10 @@ from torch import nn
 from xlan.errors import TrainingError
 from xlan.files import atomic_path, read_json_lines, write_text
 from xlan.training.average import AveragedWeights
+from xlan.training.stop import Stopped, StopRequest
 
+Batch = TypeVar("Batch", contravariant=True)
+OnLog = Callable[[dict[str, Any]], None]
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -88,6 +92,104 @@ def check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) ->
     changed = [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
     if changed:
         raise TrainingError(f"{path}: was started with other settings ({'; '.join(changed)}); choose another folder")
+
+
+def rate_groups(
+    parameters: Iterable[tuple[str, nn.Parameter]],
+    *,
+    is_head: Callable[[str], bool],
+    rate: float,
+    head_rate: float,
+    weight_decay: float,
+) -> list[dict[str, Any]]:
+    """Groups for an optimiser: heads learn at a rate of their own; matrices and filters decay, the rest does not."""
+    named, groups = list(parameters), []
+    for head in (False, True):
+        for decayed in (False, True):
+            chosen = [tensor for name, tensor in named if is_head(name) == head and (tensor.ndim > 1) == decayed]
+            peak = head_rate if head else rate
+            if chosen:
+                decay = weight_decay if decayed else 0.0
+                groups.append({"params": chosen, "peak": peak, "lr": peak, "weight_decay": decay})
+    return groups
+
+
+class SteppedRun(Protocol[Batch]):
+    """A run that `train_epochs` drives.
+
+    Attributes:
+        step: steps that are done.
+        total_steps: of the whole run.
+        window: losses since the last line of the log.
+        lines: the log.
+    """
+
+    step: int
+    total_steps: int
+    window: Window
+    lines: RunLog
+
+    def train_step(self, batch: Batch) -> dict[str, float]:
+        """One step; returns its losses."""
+
+    def finish_epoch(self, stop: StopRequest) -> dict[str, float]:
+        """Evaluate, write what others read, and return the scores."""
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+
+
+def train_epochs(
+    run: SteppedRun[Batch],
+    batches: Iterator[Batch],
+    *,
+    per_epoch: int,
+    batch_size: int,
+    checkpoint_minutes: float,
+    log_every: int,
+    on_log: OnLog | None,
+    until_step: int | None,
+    stop: StopRequest | None,
+) -> bool:
+    """Train to the end (or to `until_step`), evaluating after every epoch; True when everything is done.
+
+    A request to stop ends it early and saves, as an exception does. The evaluation of a finished epoch that was cut
+    short is made up for when the run continues.
+    """
+
+    def log(record: Mapping[str, Any]) -> None:
+        line = {"step": run.step, "of": run.total_steps, **record}
+        run.lines.add(line)
+        if on_log is not None:
+            on_log(line)
+
+    last = run.total_steps if until_step is None else min(until_step, run.total_steps)
+    stop = stop or StopRequest()
+    saved = began = time.monotonic()
+    try:
+        if run.step and run.step % per_epoch == 0 and not run.lines.evaluated(run.step):
+            log({"epoch": run.step // per_epoch, **run.finish_epoch(stop)})
+        for batch in batches:
+            if run.step >= last or stop.signal is not None:
+                break
+            run.window.add(run.train_step(batch))
+            if run.step % log_every == 0:
+                speed = run.window.steps * batch_size / (time.monotonic() - began)
+                log({**run.window.means(), "images_per_s": round(speed, 1)})
+                run.window, began = Window(), time.monotonic()
+            if run.step % per_epoch == 0:
+                run.save()
+                log({"epoch": run.step // per_epoch, **run.finish_epoch(stop)})
+                began = time.monotonic()
+            if time.monotonic() - saved > 60 * checkpoint_minutes:
+                run.save()
+                saved = time.monotonic()
+    except Stopped:
+        pass
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+        run.save()
+    return run.step >= run.total_steps and run.lines.evaluated(run.step)
 
 
 class RunLog:

@@ -1,4 +1,4 @@
-"""Ending a run in good order when somebody asks for it.
+"""Ending a run cleanly on request.
 
 The first SIGTERM or Ctrl-C is a request: the step is finished, a checkpoint is written, the run ends with status 143
 (or 130). A second Ctrl-C ends it at once.

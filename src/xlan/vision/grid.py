@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
@@ -23,21 +22,19 @@ from xlan.files import atomic_path
 from xlan.types import Regions
 from xlan.vision import efficientnet
 from xlan.vision.grid_settings import (
+    PICTURES_PER_PASS,
     PIXEL_MEAN,
     PIXEL_SCALE,
     VISION_FORMAT,
     VISION_VERSION,
+    GridFront,
     GridSettings,
     read_vision,
 )
 from xlan.vision.regions import PreparedImage
 
-# Pictures per pass: the early maps of more than a few leave the processor's caches, and a picture then costs a quarter
-# more.
-_PER_PASS = 4
 
-
-class GridExtractor:
+class GridExtractor(GridFront):
     """Grid regions of an EfficientNet-Lite.
 
     Args:
@@ -49,9 +46,8 @@ class GridExtractor:
     def __init__(
         self, network: efficientnet.EfficientNetLite, settings: GridSettings, *, weights_name: str = ""
     ) -> None:
-        self.settings = settings
+        super().__init__(settings, weights_name)
         self.network = efficientnet.folded(network)
-        self.weights_name = weights_name
         self._device = torch.device("cpu")
 
     @classmethod
@@ -76,31 +72,12 @@ class GridExtractor:
         """Write weights (float16) and settings as one safetensors file, atomically."""
         save_vision(path, self.network, self.settings)
 
-    @property
-    def feature_dim(self) -> int:
-        """Channels of all levels together."""
-        return self.settings.feature_dim
-
-    @property
-    def min_side(self) -> int:
-        """Pixels a side needs at least."""
-        return self.settings.min_side
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Settings and weights, as JSON values."""
-        return self.settings.describe(self.weights_name)
-
-    def prepare(self, image: Image.Image) -> PreparedImage:
-        """Squash an upright RGB image to the input size."""
-        return self.settings.prepare(image)
-
     def extract(self, images: Sequence[PreparedImage]) -> list[Regions]:
         """Regions of each image: the image itself first (if set), then the cells row by row."""
         if not images:
             return []
         with torch.inference_mode():
-            passes = [images[i : i + _PER_PASS] for i in range(0, len(images), _PER_PASS)]
+            passes = [images[i : i + PICTURES_PER_PASS] for i in range(0, len(images), PICTURES_PER_PASS)]
             grids = [self._grid(normalise([image.pixels for image in part]).to(self._device)) for part in passes]
         grid = torch.cat(grids)  # [B, D, R, C]
         features = grid.flatten(2).transpose(1, 2)  # [B, R*C, D]

@@ -1,4 +1,4 @@
-"""What grid regions are, whoever computes them: settings, the file that keeps them with the weights, and the border.
+"""What grid regions are, whatever computes them: settings, the file that keeps them with the weights, and the border.
 
 Without torch. `vision.safetensors` in a model directory is one file: folded weights, and in its header the settings.
 """
@@ -24,6 +24,9 @@ from xlan.vision.lite import SPECS
 from xlan.vision.regions import PreparedImage, grid_boxes
 from xlan.weights import read_tensors
 
+# Pictures per pass: the early maps of more than a few leave the processor's caches, and a picture then costs a quarter
+# more.
+PICTURES_PER_PASS = 4
 VISION_FORMAT = "xlan-vision"
 VISION_VERSION = 1
 MAX_VISION_BYTES = 256 << 20
@@ -108,6 +111,38 @@ class GridSettings:
             Regions(array, boxes, width=image.width, height=image.height)
             for array, image in zip(features, images, strict=True)
         ]
+
+
+class GridFront:
+    """What every grid extractor has, whatever computes its network: how pictures are prepared, what the features are.
+
+    Args:
+        settings: sizes.
+        weights_name: which weights the network has, for `description` ("imagenet", or a hash of a file).
+    """
+
+    def __init__(self, settings: GridSettings, weights_name: str) -> None:
+        self.settings = settings
+        self.weights_name = weights_name
+
+    @property
+    def feature_dim(self) -> int:
+        """Channels of all levels together."""
+        return self.settings.feature_dim
+
+    @property
+    def min_side(self) -> int:
+        """Pixels a side needs at least."""
+        return self.settings.min_side
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Settings and weights, as JSON values."""
+        return self.settings.describe(self.weights_name)
+
+    def prepare(self, image: Image.Image) -> PreparedImage:
+        """Squash an upright RGB image to the input size."""
+        return self.settings.prepare(image)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def photo() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def open_page(page_of: Callable[..., Any], server: Any) -> Iterator[Callable[..., Any]]:
-    """The page of the server. Whatever a test does, it asks nobody else and no error reaches the console."""
+    """The page of the server. Whatever a test does, it sends no request elsewhere and no error reaches the console."""
     faults: list[str] = []
 
     def open_it(url: str = server.url, **options: Any) -> Any:

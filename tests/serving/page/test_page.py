@@ -80,7 +80,7 @@ def drop(page: Any, content: bytes, name: str, kind: str) -> None:
 
 
 def hold(page: Any) -> list[Any]:
-    """Requests for captions wait in the list that is returned until the test lets them go on."""
+    """Requests for captions wait in the list that is returned until the test releases them."""
     held: list[Any] = []
     page.route(CAPTIONS, lambda route: held.append(route))
     return held

@@ -137,7 +137,7 @@ def test_only_what_one_waits_for_is_announced(page: Any, photo: Photo) -> None:
     expect(page.locator("[data-state=working]")).to_have_count(2)
     assert page.locator(".state[aria-live=polite]").count() == 0
     expect(page.locator("#notice")).to_have_text("3 photos added.")
-    page.unroute("**/v1/captions")  # what was held goes on
+    page.unroute("**/v1/captions")  # held requests continue
     expect(page.locator(".state[aria-live=polite]:has-text('Caption of photo')")).to_have_count(3)
 
 

@@ -91,5 +91,5 @@ class Hdf5File:
 
 
 def _one_line(error: Exception) -> str:
-    """The library's message without the numbers in parentheses (addresses, descriptors), which help nobody."""
+    """The library's message without the numbers in parentheses (addresses, descriptors), which do not help a reader."""
     return re.sub(r"\s+", " ", re.sub(r"\(.*\)", "", str(error), flags=re.DOTALL)).strip()
