@@ -39,7 +39,7 @@ smoke: $(VENV)/.installed-dev
 	XLAN=$(BIN)/xlan bash runs/smoke.sh
 
 test: $(VENV)/.installed-dev $(VENV)/.browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -17,6 +17,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
+from xlan.vision.detector.bottom_up import BottomUp, BottomUpSpec
+from xlan.vision.detector.conventions import LXMERT
+from xlan.vision.detector.directory import save_bottom_up
+from xlan.vision.detector.resnet import ResNetSpec
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,6 +38,16 @@ def folder(tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatc
         Image.fromarray(pixels).resize((160, 120)).save(tmp_path / name)
     shutil.copytree(model_directory, tmp_path / "DIR")
     shutil.copytree(model_directory, tmp_path / "model")
+    shutil.copytree(model_directory, tmp_path / "xlan-released")
+    small = BottomUpSpec(
+        resnet=ResNetSpec(stem=8, blocks=(1, 1, 1, 1), width=8, out=160),  # its features are as wide as the model's
+        rpn=16,
+        classes=5,
+        attributes=3,
+        embedding=8,
+        attribute_hidden=8,
+    )
+    save_bottom_up(tmp_path / "bottom-up", small, LXMERT, BottomUp(small, LXMERT).state_dict())
     shutil.copytree(model_directory, tmp_path / "src" / "xlan" / "models" / "default")
     shutil.copy(model_directory / "vision.safetensors", tmp_path / "vision.safetensors")
     monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)

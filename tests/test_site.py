@@ -83,7 +83,7 @@ def test_search_finds_a_word(address: str, page_of: Callable[..., Any]) -> None:
     page = page_of()
     page.goto(f"{address}/index.html")
     page.locator("input[name=query]").fill("bootstrap")
-    page.locator(".md-search-result__item a").first.wait_for(timeout=20_000)
+    page.locator(".md-search-result__item a").first.wait_for(timeout=60_000)
     assert "metrics.html" in page.locator(".md-search-result__item a").first.get_attribute("href")
 
 

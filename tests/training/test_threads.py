@@ -38,6 +38,7 @@ def batch_of(images: int, regions: int, width: int, words: int) -> CaptionBatch:
         image_ids=tuple(map(str, range(images))),
         features=torch.randn(images, regions, width, generator=random),
         mask=torch.ones(images, regions, dtype=torch.bool),
+        boxes=torch.rand(images, regions, 4, generator=random),
         inputs=torch.cat([torch.full((5 * images, 1), SPECIAL.bos), captions[:, :-1]], dim=1),
         targets=captions,
         lengths=torch.randint(4, 13, (5 * images,), generator=random),
