@@ -55,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "engines": {"confidence", "vision", "text", "model", "decoding", "pretrained", "required", "export"},
     "wording": {"engines", "text", "required"},
     "pipeline": {"confidence", "vision", "text", "engines", "wording"},
-    "web": {"export", "pages", "text", "vision"},
+    "web": {"confidence", "export", "pages", "text", "vision"},
     "batch": {"pipeline", "pretrained", "vision"},
     "serving": {"pipeline", "pages", "vision"},
     "alt": {"pipeline", "pages", "vision"},

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from xlan.files import atomic_path
 from xlan.web.folder import _scripts
 from xlan.web.runtime import PACKED, VERSION, read_runtime
 
@@ -55,12 +56,13 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
         if npm is None:
             pytest.skip(f"needs onnxruntime-web {VERSION}: install npm, or name the package in XLAN_ORT_WEB")
         fresh = tmp_path_factory.mktemp("fresh")
-        command = [npm, "pack", "--silent", f"onnxruntime-web@{VERSION}"]
+        command = [npm, "pack", "--silent", "--fetch-retries=0", f"onnxruntime-web@{VERSION}"]
         try:
             done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=120, check=False)
         except subprocess.TimeoutExpired:
             pytest.skip(f"npm does not answer; name the package onnxruntime-web {VERSION} in XLAN_ORT_WEB")
         if done.returncode:
             pytest.skip(f"npm cannot get onnxruntime-web {VERSION}; name the package in XLAN_ORT_WEB")
-        shutil.move(fresh / PACKED, folder / PACKED)
+        with atomic_path(folder / PACKED) as temporary:
+            shutil.copyfile(fresh / PACKED, temporary)
     return read_runtime(folder / PACKED)

@@ -17,11 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
+from safetensors.torch import load_file
 
 from xlan import Captioner
+from xlan.confidence.calibration import Calibration, Curve
 from xlan.exporting import export_model
 from xlan.files import file_sha256
 from xlan.pipeline import SHIPPED
+from xlan.pretrained import CALIBRATION, WEIGHTS, WORD_HEAD, read_model_directory, save_pretrained
+from xlan.vision.words import WordHead
 from xlan.web.folder import write_web
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -47,7 +51,18 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-Serve = Callable[[Path], tuple[str, Callable[[], None]]]
+class Waiting(Quiet):
+    """The same on a slow day: the largest part of the model comes when `ready` is set."""
+
+    ready = threading.Event()
+
+    def do_GET(self) -> None:
+        if self.path.endswith("vision.onnx"):
+            self.ready.wait(timeout=PATIENCE_MS / 1000)
+        super().do_GET()
+
+
+Serve = Callable[..., tuple[str, Callable[[], None]]]
 
 
 @pytest.fixture
@@ -55,8 +70,8 @@ def serve() -> Iterator[Serve]:
     """`serve(folder)`: an address, and how to stop answering there."""
     stops: list[Callable[[], None]] = []
 
-    def start(place: Path) -> tuple[str, Callable[[], None]]:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(place)))
+    def start(place: Path, answers: type[Quiet] = Quiet) -> tuple[str, Callable[[], None]]:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(answers, directory=str(place)))
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
 
@@ -132,6 +147,18 @@ def ten_photos() -> list[dict[str, Any]]:
     ]
 
 
+def calibrated(folder: Path) -> None:
+    """The model that ships in `folder / "model"`, with a word head and a calibration of any numbers."""
+    found, random = read_model_directory(SHIPPED), np.random.default_rng(0)
+    words = ("kite", "scissors", "table", "umbrella", "sky")
+    weight = random.normal(scale=0.02, size=(len(words), found.spec.feature_dim)).astype(np.float32)
+    WordHead(words, weight, np.zeros(len(words), np.float32)).save(folder / WORD_HEAD)
+    curves = [Curve(tuple(random.normal(scale=0.3, size=n)), (0.0, 0.5, 1.0), (0.1, 0.4, 0.9)) for n in (10, 5)]
+    Calibration(curves[0], curves[1], 300).save(folder / CALIBRATION)
+    extras = {**found.extras, WORD_HEAD: folder / WORD_HEAD, CALIBRATION: folder / CALIBRATION}
+    save_pretrained(folder / "model", found.spec, load_file(SHIPPED / WEIGHTS), found.vocabulary, extras=extras)
+
+
 TIE = 0.05  # of log-probability: processors round 8 bits a little differently
 
 
@@ -139,8 +166,9 @@ TIE = 0.05  # of log-probability: processors round 8 bits a little differently
 def test_ten_photos_have_the_captions_that_python_gives(
     runtime: dict[str, bytes], serve: Serve, open_page: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """With the model that ships: captions of random weights hang on the last digit."""
-    export_model(SHIPPED, tmp_path / "export", precision="int8", half_vision=True)
+    """With the model that ships: captions of random weights hang on the last digit. Its confidence is calibrated."""
+    calibrated(tmp_path)
+    export_model(tmp_path / "model", tmp_path / "export", precision="int8", half_vision=True)
     assert write_web(tmp_path / "export", tmp_path / "page", name="shipped", runtime=runtime) < 40e6
     photos = ten_photos()
     captioner = Captioner.from_pretrained(tmp_path / "page" / "model")
@@ -222,6 +250,22 @@ def test_it_works_when_the_network_is_gone(folder: Path, serve: Serve, open_page
     expect(page.locator("[data-state=done]")).to_have_count(1)
 
 
+def test_the_page_is_alive_while_the_model_loads(folder: Path, serve: Serve, open_page: Callable[..., Any]) -> None:
+    Waiting.ready.clear()
+    page = open_page(serve(folder, Waiting)[0])
+    try:
+        expect(page.locator("#loading p")).to_contain_text("Loading the model: ")
+        expect(page.locator("#loading progress")).to_be_visible()
+        page.set_input_files("#files", [photo(picture(1), "one.jpg")])
+        expect(page.locator("[data-state=working] .state")).to_have_text("Looking at the photo…")
+        page.locator("#options summary").click()
+        expect(page.locator("[name=beams]")).to_be_visible()
+    finally:
+        Waiting.ready.set()
+    expect(page.locator("[data-state=done]")).to_have_count(1)
+    expect(page.locator("#loading")).to_be_hidden()
+
+
 def copy_of(folder: Path, target: Path) -> Path:
     """The same files under another name; a file is to be removed before it is written."""
     shutil.copytree(folder, target, copy_function=os.link)
@@ -251,15 +295,22 @@ def damage_the_model(page: Path) -> None:
     rewrite(decoder, bytes(content))
 
 
+def name_in_export(page: Path, name: str) -> None:
+    file = page / "model" / name
+    said = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+    change_export(page, lambda about: about["files"].update({name: said}))
+
+
 def shorten_the_vocabulary(page: Path) -> None:
     vocabulary = json.loads((page / "model" / "vocab.json").read_text())
     vocabulary["words"].pop()
     rewrite(page / "model" / "vocab.json", json.dumps(vocabulary).encode())
-    said = {
-        "bytes": (page / "model" / "vocab.json").stat().st_size,
-        "sha256": file_sha256(page / "model" / "vocab.json"),
-    }
-    change_export(page, lambda about: about["files"].update({"vocab.json": said}))
+    name_in_export(page, "vocab.json")
+
+
+def add_a_calibration(page: Path) -> None:
+    (page / "model" / "confidence.json").write_text('{"format": 1, "features": {"word": ["constant"]}}')
+    name_in_export(page, "confidence.json")
 
 
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -275,6 +326,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "truncated": (truncate_the_model, "decoder.onnx is not complete"),
     "damaged": (damage_the_model, "decoder.onnx is damaged or belongs to another export"),
+    "other evidence": (add_a_calibration, "confidence.json was fitted on other evidence than this page gathers"),
     "wrong vocabulary": (shorten_the_vocabulary, "The vocabulary has 10 words, the model has 11"),
 }
 

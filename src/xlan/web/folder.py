@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from xlan.confidence.evidence import CAPTION_FEATURES, WORD_FEATURES
 from xlan.errors import ModelError
 from xlan.export.directory import ExportDirectory, move_into_place, read_export
 from xlan.files import sync_file, write_json
@@ -176,6 +177,7 @@ def _about(found: ExportDirectory, name: str) -> dict[str, Any]:
             "irregular": IRREGULAR,
             "neighbours": NEIGHBOURS,
             "fall": FALL,
+            "features": {"word": WORD_FEATURES, "caption": CAPTION_FEATURES},
         },
     }
 

@@ -1,4 +1,5 @@
 // @ts-check
 // A folder of files has no examples: the page shows how it works, and waits for a photo.
 
-export async function examples() {}
+/** @param {(file: File) => void} _use would be given the one that is chosen */
+export async function examples(_use) {}

@@ -13,6 +13,7 @@ import { search } from "./search.js";
 const EXPORT_FORMAT = 1;
 const WEB_FORMAT = 1;
 const VOCABULARY_FORMAT = 1;
+const CALIBRATION_FORMAT = 1;
 const GRAPHS = ["vision.onnx", "encoder.onnx", "decoder.onnx"];
 const RUNTIME = "ort.wasm.min.mjs";
 
@@ -37,6 +38,13 @@ function checkVocabulary(vocabulary, size) {
   if (words.length !== size) {
     throw new Refusal(`The vocabulary has ${words.length} words, the model has ${size}: they do not belong together.`);
   }
+}
+
+/** Curves for the evidence that `Judge` gathers. @param {any} value @param {Record<string, string[]>} features */
+function checkCalibration(value, features) {
+  checkFormat(value, CALIBRATION_FORMAT, "confidence.json");
+  if (JSON.stringify(value.features) === JSON.stringify(features)) return;
+  throw new Refusal("The file confidence.json was fitted on other evidence than this page gathers. Export the model again.");
 }
 
 /** Everything there is to load, with progress. @param {(got: number, total: number) => void} tell */
@@ -71,6 +79,7 @@ async function load(tell) {
   }
   const known = (/** @type {string} */ name) => files[`model/${name}`];
   const calibration = known("confidence.json") ? JSON.parse(new TextDecoder().decode(known("confidence.json"))) : null;
+  if (calibration) checkCalibration(calibration, web.rules.features);
   const judge = new Judge(
     web.rules,
     known("familiar.safetensors") ? familiarOf(known("familiar.safetensors")) : null,
