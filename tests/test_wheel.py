@@ -51,6 +51,8 @@ def test_it_carries_the_model_and_the_page(wheel: Path) -> None:
         assert f"xlan/models/default/{name}" in names
     for name in ("index.html", "app.js", "app.css"):
         assert f"xlan/serving/static/{name}" in names
+    for name in ("worker.js", "search.js", "sw.js"):
+        assert f"xlan/web/static/{name}" in names
     assert not [name for name in names if name.endswith((".pyc", ".pt", ".pth", ".bin"))]
 
 

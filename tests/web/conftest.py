@@ -49,7 +49,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     given = os.environ.get("XLAN_ORT_WEB")
     if given:
         return read_runtime(given)
-    cache = pytestconfig.cache
+    cache = getattr(pytestconfig, "cache", None)  # tests may run without it
     folder = tmp_path_factory.mktemp("npm") if cache is None else cache.mkdir("onnxruntime-web")
     if not (folder / PACKED).is_file():
         npm = shutil.which("npm")
