@@ -138,7 +138,10 @@ def wait_until(true: Callable[[], object], process: subprocess.Popen[str] | None
     while not true():
         if process is not None and process.poll() is not None:
             pytest.fail(f"ended early: {process.communicate()[0]}")
-        assert time.monotonic() < deadline, "waited too long"
+        if time.monotonic() > deadline:
+            if process is not None:
+                process.kill()
+            pytest.fail(f"waited too long: {process.communicate()[0] if process is not None else ''}")
         time.sleep(0.05)
 
 

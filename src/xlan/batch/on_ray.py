@@ -8,6 +8,7 @@ instance until a node comes back or the cluster grows.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -83,6 +84,7 @@ class _Actors:
                         try:
                             yield self.ray.get(reference)
                         except self.ray.exceptions.RayError as error:
+                            self.ray.kill(actor)  # it may only be out of reach, and would keep its room
                             actor = None
                             if (given_up := todo.lost(shard, _why(error))) is not None:
                                 yield given_up
@@ -130,6 +132,9 @@ def _connect(ray: Any, address: str) -> None:
     if address == "local":
         options["include_dashboard"] = False
     try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host and port.isdecimal():  # ray itself would end this process after a while, and not raise
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         line = " ".join(str(error).split())[:200]
