@@ -59,6 +59,7 @@ ARROWS: dict[str, set[str]] = {
     "batch": {"pipeline", "pretrained", "vision"},
     "serving": {"pipeline", "pages", "vision"},
     "alt": {"pipeline", "pages", "vision"},
+    "photos": {"vision"},
 }
 # `config` is read by the files that turn it into objects, and by nobody else.
 CONFIG_READERS = {
@@ -88,6 +89,7 @@ NO_TORCH = {
     "pipeline",
     "pages",
     "alt",
+    "photos",
 }
 
 

@@ -61,6 +61,8 @@ def replace_file(path: str | os.PathLike[str], content: bytes, *, keep_times: bo
     before = target.stat()
     with atomic_path(target, mode=stat.S_IMODE(before.st_mode)) as temporary:
         temporary.write_bytes(content)
+        with contextlib.suppress(OSError, AttributeError):  # only root may give files away; Windows has no owners
+            os.chown(temporary, before.st_uid, before.st_gid)
         if keep_times:
             os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -104,6 +106,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write `content`, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None = 2) -> None:

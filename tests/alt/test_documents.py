@@ -314,7 +314,7 @@ def test_folders_with_circles_of_links(tmp_path: Path) -> None:
 
 def test_many_images_deep_nesting_and_large_pages_take_time_in_proportion(tmp_path: Path) -> None:
     """20,000 images, 20,000 levels, 8 MB: a tenth to a fifth of what the limits allow, to stay quick."""
-    content = "<div>" * 20_000 + "<img src=a.jpg>" * 20_000 + "<p>" + "{{ <x " * 5_000 + "word " * 1_600_000
+    content = "<div>" * 20_000 + "<img src=a.jpg>" * 20_000 + "<p>" + "{{ <x> " * 5_000 + "word " * 1_600_000
     found = document(tmp_path, "x.html", content)
     assert len(lacking(found)) == 20_000
     changed = found.describe(dict.fromkeys(lacking(found), "A dog."), marked=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from xlan.alt.sentence import alt_sentence
 from xlan.cli.caption_file import CaptionFile, as_json, write_coco
 from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
 from xlan.cli.explain import model_names
@@ -24,6 +25,7 @@ from xlan.options import EXPLAINED_RUNNERS_UP, LIMITS, CaptionOptions
 from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
+    from xlan.photos.library import PhotoLibrary
     from xlan.pipeline import Captioner
     from xlan.types import Caption
 
@@ -98,6 +100,18 @@ def caption(
         Path | None,
         typer.Option(metavar="DIR", help="Also write a page per picture into DIR that shows where the model looked."),
     ] = None,
+    sidecar: Annotated[
+        bool,
+        typer.Option("--sidecar", help="Also write each caption beside its photo, into an XMP file (photo.jpg.xmp)."),
+    ] = False,
+    embed: Annotated[
+        bool,
+        typer.Option("--embed", help="Also write each caption into its photo (JPEG, PNG, WebP); pixels stay as is."),
+    ] = False,
+    overwrite_description: Annotated[
+        bool,
+        typer.Option("--overwrite-description", help="Of --sidecar and --embed: replace what a person wrote, too."),
+    ] = False,
     detector: Annotated[
         Path | None, typer.Option(help="Detector directory whose regions the model takes, such as bottom-up attention.")
     ] = None,
@@ -115,7 +129,8 @@ def caption(
     """Say what is in pictures.
 
     A picture that cannot be used is reported on standard error, the others are captioned all the same, and the exit
-    status is then 1. A run with -o or --explain may be stopped at any time: the same command continues.
+    status is then 1. A run with -o, --explain, --sidecar or --embed may be stopped at any time: the same command
+    continues.
     """
     given = {"beams": beams, "samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
     try:
@@ -128,6 +143,10 @@ def caption(
         raise typer.BadParameter("prints on standard output, but -o writes a file; leave one out", param_hint="--json")
     if overwrite and output is None and explain is None:
         raise typer.BadParameter("has an effect only together with -o or --explain", param_hint="--overwrite")
+    if (sidecar or embed) and STDIN in paths:
+        raise typer.BadParameter("need files; standard input is none", param_hint="--sidecar and --embed")
+    if overwrite_description and not (sidecar or embed):
+        raise typer.BadParameter("needs --sidecar or --embed", param_hint="--overwrite-description")
     from xlan.pipeline import Captioner
 
     warnings.filterwarnings("ignore", module=r"PIL\.")  # about broken EXIF data and odd palettes
@@ -141,7 +160,12 @@ def caption(
         made_with["detector"] = detector.name
     write: Write = _write_json if as_lines_of_json else _plain_writer(options, named=not _is_one_picture(paths))
     with contextlib.ExitStack() as stack:
-        file = pages = None
+        file = pages = photos = None
+        if sidecar or embed:
+            from xlan.photos.library import PhotoLibrary
+
+            whose = f"{model_names(model)[0]} {captioner.identity[:12]}".strip()
+            photos = PhotoLibrary(whose, sidecar=sidecar, embed=embed, overwrite_description=overwrite_description)
         if output is not None:
             file = CaptionFile(output, samples=options.samples, made_with=made_with, overwrite=overwrite)
             stack.enter_context(file)
@@ -152,7 +176,7 @@ def caption(
             )
         console = stack.enter_context(_Console(paths, bar=output is not None or not sys.stdout.isatty()))
         found = find_pictures(paths, console.problem)
-        todo = (item for item in found if not console.skip(_is_known(item[0], file, pages)))
+        todo = (item for item in found if not console.skip(_is_known(item[0], file, pages, photos)))
         pictures = todo if pages is None else pages.remember(todo)
         said: dict[str, str] = {}
         try:
@@ -167,6 +191,11 @@ def caption(
                             pages.add(name, result)
                         except ImageError as error:  # gone since it was captioned
                             console.problem(str(error))
+                    if photos is not None:
+                        try:
+                            photos.add(Path(name), alt_sentence(result.text), result.confidence)
+                        except ImageError as error:
+                            console.problem(str(error))
                     if file is None:
                         write(name, result)
                     elif name not in file.done:
@@ -175,7 +204,7 @@ def caption(
                 console.move()
         except KeyboardInterrupt:
             console.stop()
-            _say_what_is_saved(file, pages, console.written)
+            _say_what_is_saved(file, pages, photos, console.written)
             raise typer.Exit(130) from None
     if coco is not None:
         count = write_coco(coco, {**(file.done if file is not None else {}), **said})
@@ -184,6 +213,12 @@ def caption(
         typer.echo(f"{output}: {counted(console.written, 'caption')} written{_kept(console.skipped)}", err=True)
     if pages is not None:
         typer.echo(f"{pages.folder}: {counted(pages.written, 'page')} written{_kept(console.skipped)}", err=True)
+    if photos is not None:
+        kept = (
+            f", {photos.kept:,} keep what a person wrote (--overwrite-description replaces it)" if photos.kept else ""
+        )
+        done = f", {photos.done:,} already described" if photos.done else ""
+        typer.echo(f"{counted(photos.written, 'photo')} described{done}{kept}", err=True)
     if console.problems:
         raise typer.Exit(1)
 
@@ -192,12 +227,16 @@ def _kept(count: int) -> str:
     return f", {count:,} already existed (--overwrite replaces them)" if count else ""
 
 
-def _say_what_is_saved(file: CaptionFile | None, pages: ExplainFolder | None, written: int) -> None:
+def _say_what_is_saved(
+    file: CaptionFile | None, pages: ExplainFolder | None, photos: PhotoLibrary | None, written: int
+) -> None:
     saved = []
     if file is not None:
         saved.append(f"{file.path} has {counted(len(file.done) + written, 'caption')}")
     if pages is not None:
         saved.append(f"{pages.folder} has {counted(pages.written, 'new page')}")
+    if photos is not None:
+        saved.append(f"{counted(photos.written, 'photo')} described")
     if saved:
         typer.echo(f"interrupted: {' and '.join(saved)}; the same command continues from there", err=True)
     else:
@@ -210,11 +249,15 @@ def _made_with(captioner: Captioner, name: str, options: CaptionOptions) -> dict
     return {"model": name, "model_sha256": captioner.identity, **chosen, "must": list(options.must)}
 
 
-def _is_known(name: str, file: CaptionFile | None, pages: ExplainFolder | None) -> bool:
+def _is_known(
+    name: str, file: CaptionFile | None, pages: ExplainFolder | None, photos: PhotoLibrary | None = None
+) -> bool:
     """Whether nothing is left to do for a picture: all that was asked for and is kept already exists."""
     there = [] if file is None else [name in file.done]
     if pages is not None:
         there.append(pages.has(name))
+    if photos is not None:
+        there.append(photos.is_done(Path(name)))
     return bool(there) and all(there)
 
 

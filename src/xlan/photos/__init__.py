@@ -1,0 +1,1 @@
+"""Captions in photo libraries: XMP sidecars beside photos, and XMP inside JPEG, PNG and WebP without re-encoding."""
