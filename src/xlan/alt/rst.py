@@ -152,7 +152,8 @@ def _image(
     alt_span: tuple[int, int] | None = None
     alt_line: tuple[int, int] | None = None
     in_options, in_alt = False, False
-    for line in lines[number + 1 :]:
+    for following in range(number + 1, len(lines)):
+        line = lines[following]
         if line.blank or line.indent <= column:
             break
         option = _OPTION.match(line.text)
