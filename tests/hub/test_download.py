@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xlan
@@ -18,6 +18,8 @@ from xlan.errors import HubError, MissingExtraError, ModelError
 from xlan.hub.names import HubName, parse_name
 from xlan.pretrained import find_model, read_model_directory
 
+# A busy machine is no failure.
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MODEL_FILES = {"config.json", "model.safetensors", "vocab.json", "README.md"}
 
 
@@ -317,12 +319,14 @@ _part = st.lists(st.text("aZ0_", min_size=1, max_size=5), min_size=1, max_size=3
 )
 
 
+@QUICK
 @given(owner=_part, name=_part, revision=st.none() | st.sampled_from(["main", "v1.0", "refs/pr/1", "a" * 40]))
 def test_a_name_is_read_as_it_is_written(owner: str, name: str, revision: str | None) -> None:
     written = HubName(f"{owner}/{name}", revision)
     assert parse_name(str(written)) == written
 
 
+@QUICK
 @given(st.text(max_size=40))
 def test_any_text_is_a_name_or_none_or_a_clear_error(text: str) -> None:
     try:

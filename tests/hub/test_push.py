@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
@@ -227,6 +227,7 @@ _values = st.recursive(
 )
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine too
 @given(
     metadata=st.dictionaries(st.text("abcdef-_", min_size=1), _values, max_size=4), body=st.text("ab-\n# ", max_size=30)
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.caption import TYPED
-from xlan.cli.engine import ENGINE_HELP, EngineChoice
+from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
 from xlan.cli.extract import EXIT_SOME_BAD
 from xlan.cli.features import Dtype
 from xlan.cli.text import counted, printable
@@ -78,9 +78,7 @@ def caption(
     inputs: Inputs,
     output: Output,
     ray: Ray = None,
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Model directory; without it, the model that comes with xlan.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
     beams: Annotated[
         int | None, typer.Option(metavar="N", help=f"Sentences kept while searching, 1 to {_BEAMS.high}; default 3.")
     ] = None,
@@ -135,7 +133,7 @@ def caption(
     job = Job(
         kind="caption",
         output=_absolute(output),
-        model=_path(model),
+        model=_model(model),
         engine=engine.value,
         device=device,
         threads=threads,
@@ -198,7 +196,7 @@ def features(
     job = Job(
         kind="features",
         output=_absolute(output),
-        model=_path(model),
+        model=_model(model),
         engine=engine.value,
         device=device,
         threads=threads,
@@ -212,6 +210,13 @@ def features(
         dtype=dtype.value,
     )
     _run(job, inputs, ray, workers, output, shard_size, column, id_column, keep_plan, overwrite)
+
+
+def _model(model: Path | None) -> str | None:
+    """The model directory as workers in other folders find it; a model of the Hub is fetched once, here."""
+    from xlan.pretrained import find_model
+
+    return None if model is None else _path(find_model(model))
 
 
 def _path(path: Path | None) -> str | None:

@@ -39,6 +39,8 @@ EXTRAS = {
     "heif": "HEIC pictures, as phones take them",
     "vision": "ImageNet weights for xlan adapt and xlan features extract",
     "serve": "xlan serve: captions over HTTP, and a page for the browser",
+    "batch": "xlan batch: millions of pictures, from and to tables and object stores",
+    "ray": "xlan batch on a Ray cluster",
     "export": "xlan export: a model as ONNX, in 8 bits if wanted",
     "hub": "models by name from the Hub, and xlan push",
     "demo": "make caption",
