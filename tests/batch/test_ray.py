@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,8 @@ def test_lost_workers_nodes_and_drivers_lose_only_unfinished_shards(
     again = start(*command, "-o", str(out), "--ray", cluster.address)
     output, _ = again.communicate(timeout=PATIENCE)
     assert again.returncode == 3, output  # two pictures cannot be used
-    assert f"{kept} shards already done before" in output
+    (before_again,) = re.findall(r"(\d+) shards already done before", output)
+    assert kept <= int(before_again)  # a worker may finish the shard it had after the driver is gone
     undisturbed = start(*command, "-o", str(whole), "--workers", "1")
     assert undisturbed.communicate(timeout=PATIENCE)
     assert rows_of(out) == rows_of(whole)

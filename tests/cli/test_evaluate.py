@@ -48,7 +48,7 @@ def test_scores_are_printed_as_a_table(paths: tuple[str, str]) -> None:
 def test_json_has_the_official_names_at_full_precision(paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     from xlan.metrics import report
 
-    def cannot() -> Any:
+    def cannot(*_: object) -> Any:
         raise MetricError("not today")
 
     monkeypatch.setattr(report, "_meteor", cannot)
@@ -172,7 +172,7 @@ def test_the_table_shows_the_name_of_the_extra_to_install(
 ) -> None:
     from xlan.metrics import report
 
-    def missing() -> Any:
+    def missing(*_: object) -> Any:
         raise MissingExtraError("METEOR", "metrics")
 
     monkeypatch.setattr(report, "_meteor", missing)

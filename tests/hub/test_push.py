@@ -263,7 +263,8 @@ def test_the_command_line_loads_a_model_by_name_with_the_settings_of_the_environ
 
     first = run()
     assert first.returncode == 0, first.stderr
-    assert {path.split("/")[1] for _, path in hub.requests} == {"ann"}
+    assert hub.requests
+    assert all("ann/photos" in path for _, path in hub.requests)
     hub.requests.clear()
     offline = run(HF_HUB_OFFLINE="1")
     assert (offline.returncode, offline.stdout) == (0, first.stdout)
