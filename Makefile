@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 # Everything: all extras, and the tools that check the code.
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[train,metrics,fast,spice,features,vision,serve,export,hub,ray,demo,docs,dev]'
+	$(PIP) -e '.[train,metrics,fast,spice,features,heif,vision,serve,export,hub,ray,demo,docs,dev]'
 	@touch $@ $(VENV)/.installed
 
 # Tests of pages open them in Chromium. Where we may, it is installed; elsewhere those tests skip and say what to install.
