@@ -30,7 +30,7 @@ from PIL import Image
 
 from xlan import Captioner, CaptionOptions
 from xlan.engines.torch_engine import TorchEngine
-from xlan.pipeline import SHIPPED
+from xlan.pretrained import SHIPPED
 from xlan.threads import leave_a_core
 from xlan.wording import request_of
 

@@ -25,7 +25,7 @@ from statistics import median
 
 from caption_speed import make_photos
 from xlan import Captioner
-from xlan.pipeline import SHIPPED
+from xlan.pretrained import SHIPPED
 
 LOAD = """
 import sys, time

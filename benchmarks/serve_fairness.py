@@ -24,7 +24,7 @@ from pathlib import Path
 from caption_speed import make_photos
 from serve_load import LEAD, Tally, client, read_head, request_of, server
 from xlan import Captioner, CaptionOptions
-from xlan.pipeline import SHIPPED
+from xlan.pretrained import SHIPPED
 
 RATIO = 3.0  # what we want to stay below
 TURNS = 3  # of each kind

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from caption_speed import make_photos
-from xlan.pipeline import SHIPPED
+from xlan.pretrained import SHIPPED
 
 RATIO = 3.0  # what we want to stay above
 TURNS = 4  # of each server

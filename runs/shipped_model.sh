@@ -1,31 +1,60 @@
 #!/usr/bin/env bash
-# The model that comes with xlan, from pictures to package: vision → features → cross-entropy → self-critical → scores.
-# DATA has dataset.json (Karpathy's format, a fifth of COCO), its pictures in tar shards and boxes.json.gz.
-# About three hours on two CPU cores. It can be killed at any time and started again: every stage continues.
+# The model that comes with xlan, from pictures to package.
+#
+# First a model of a fifth of COCO (MINI: dataset.json in Karpathy's format, its pictures in tar shards, boxes.json.gz of a machine;
+# about three hours on two CPU cores), then, starting from its weights, one of all of COCO (DATA: dataset_coco.json or .json.xz,
+# train2017/ with the pictures, boxes_silver.json.gz of a machine and boxes_true.json.gz of people; about four hours more, on
+# processors with bfloat16 products). It can be killed at any time and started again: every stage continues.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 xlan=${XLAN:-xlan}
 python=${PYTHON:-python}
-data=${DATA:-data/coco-mini}
+mini=${MINI:-data/coco-mini}
+data=${DATA:-data/coco}
+captions=${CAPTIONS:-$data/dataset_coco.json}
+pictures=${PICTURES:-$data/train2017}
 out=${OUT:-out/shipped}
-mkdir -p "$out"
-set_data=(data.captions="$data/dataset.json" data.features="$out/features")
+mkdir -p "$out/mini"
+# With glibc: keep freed memory instead of asking the system for it at every layer.
+export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=8000000000
 
-$xlan adapt "$data/dataset.json" -o "$out/vision" --boxes "$data/boxes.json.gz" --epochs 4
-$xlan features extract "$data/dataset.json" -o "$out/features" --vision "$out/vision/vision.safetensors"
-$xlan train configs/coco-mini/xlan.yaml "${set_data[@]}" output="$out/xe" --resume auto
+# --- a fifth of COCO, 224 pixels ---
+set_data=(data.captions="$mini/dataset.json" data.features="$out/mini/features")
+$xlan adapt "$mini/dataset.json" -o "$out/mini/vision" --boxes "$mini/boxes.json.gz" --epochs 4
+$xlan features extract "$mini/dataset.json" -o "$out/mini/features" --vision "$out/mini/vision/vision.safetensors"
+$xlan train configs/coco-mini/xlan.yaml "${set_data[@]}" output="$out/mini/xe" --resume auto
 # One of two epochs, then another with a higher rate: the first left the scores of the beam nearly where they were.
-$xlan train configs/coco-mini/xlan_scst.yaml "${set_data[@]}" model.init="$out/xe/best" output="$out/scst" \
+$xlan train configs/coco-mini/xlan_scst.yaml "${set_data[@]}" model.init="$out/mini/xe/best" output="$out/mini/scst" \
   train.max_steps=694 --resume auto
-$xlan train configs/coco-mini/xlan_scst.yaml "${set_data[@]}" model.init="$out/scst/best" output="$out/scst2" \
+$xlan train configs/coco-mini/xlan_scst.yaml "${set_data[@]}" model.init="$out/mini/scst/best" output="$out/mini/scst2" \
   train.epochs=1 train.optimizer.lr=1.2e-4 --resume auto
 
-for stage in xe scst scst2; do
-  $xlan predict "$out/$stage/best" --captions "$data/dataset.json" --features "$out/features" -o "$out/$stage.json"
-  $xlan evaluate "$out/$stage.json" "$data/dataset.json" --metrics bleu,meteor,rouge,cider --json \
+# --- all of COCO, 256 pixels ---
+set_data=(data.captions="$captions" data.features="$out/features")
+$xlan adapt "$captions" --pictures "$pictures" -o "$out/vision" --input-size 224 --test-size 256 --words 1500 --epochs 0.5 \
+  --precision bf16 --init "$out/mini/vision/vision.safetensors" \
+  --boxes "$mini/boxes.json.gz" --boxes "$data/boxes_silver.json.gz" --boxes "$data/boxes_true.json.gz"
+$xlan features extract "$captions" --pictures "$pictures" -o "$out/features" --vision "$out/vision/vision.safetensors" \
+  --dtype int8 --precision bf16 --batch 32
+# Three quarters of a pass, then a whole one with the same rates.
+$xlan train configs/coco-grid/xlan.yaml "${set_data[@]}" model.init="$out/mini/scst2/best" output="$out/first" \
+  train.max_steps=5057 --resume auto
+$xlan train configs/coco-grid/xlan.yaml "${set_data[@]}" model.init="$out/first/last" model.new_words=false \
+  model.new_features=false seed=2 output="$out/xe" --resume auto
+$xlan train configs/coco-grid/xlan_scst.yaml "${set_data[@]}" model.init="$out/xe/last" seed=2 output="$out/scst" \
+  --resume auto
+
+# --- scores, card, confidence ---
+for stage in xe scst; do
+  $xlan predict "$out/$stage/last" --captions "$captions" --features "$out/features" -o "$out/$stage.json" --skip-missing
+  $xlan evaluate "$out/$stage.json" "$captions" --metrics bleu,meteor,rouge,cider,spice-spacy --subset --json \
     --per-image "$out/$stage.images.jsonl" >"$out/$stage.scores.json"
 done
-$python runs/shipped_card.py "$out" >"$out/card.md"
-$xlan pack "$out/scst2/best" --vision "$out/vision/vision.safetensors" --card "$out/card.md" -o "$out/model" --force \
-  --features "$out/features" --captions "$data/dataset.json"
-echo "to ship it: rm -rf src/xlan/models/default && cp -r $out/model src/xlan/models/default"
+$xlan pack "$out/scst/last" --vision "$out/vision/vision.safetensors" --words "$out/vision/words.safetensors" \
+  --features "$out/features" --captions "$captions" -o "$out/model" --force
+$xlan confidence fit "$out/model" --captions "$captions" --features "$out/features" --split val --odd 1400
+$xlan confidence check "$out/model" --captions "$captions" --features "$out/features" --split test \
+  -o "$out/reliability.html" --json >"$out/confidence.json"
+$python runs/shipped_card.py "$out" runs/mistakes.json >"$out/card.md"
+$xlan pack "$out/model" --vision "$out/vision/vision.safetensors" --card "$out/card.md" -o "$out/packed" --force
+echo "to ship it: rm -rf src/xlan/models/default && cp -r $out/packed src/xlan/models/default"

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 xlan=${XLAN:-xlan}
 python=${PYTHON:-python}
 data=${DATA:-data/coco-mini}
-features=${FEATURES:-out/shipped/features}
+features=${FEATURES:-out/shipped/mini/features}
 out=${OUT:-out/xlinear_or_not}
 
 for seed in 1 2 3; do

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -24,6 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIXTURES = Path(__file__).parent / "fixtures"
+Tags: TypeAlias = list[tuple[str, dict[str, str | None]]]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -160,3 +164,64 @@ def page_of(browser: Any) -> Iterator[Callable[..., Any]]:
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def tab_to() -> Callable[[Any, str], None]:
+    """`tab_to(page, "#files")`: press Tab until that element has the focus."""
+
+    def press(page: Any, selector: str) -> None:
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.locator(f"{selector}:focus").count():
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    return press
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Tags = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.fixture(scope="session")
+def tags_of() -> Callable[[Path], Tags]:
+    """`tags_of(path)`: the start tags of an HTML file with their attributes."""
+
+    def read(path: Path) -> Tags:
+        parser = _Tags()
+        parser.feed(path.read_text(encoding="utf-8"))
+        return parser.found
+
+    return read
+
+
+@pytest.fixture
+def start_program() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `python -m PROGRAM …` in groups of their own and leaves none of them behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*command: str, **options: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+        process.wait()

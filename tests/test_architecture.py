@@ -13,24 +13,30 @@ EVERYWHERE = {
     "errors",
     "types",
     "files",
+    "folders",
     "lengths",
     "ahead",
     "threads",
     "weights",
+    "mapped",
     "karpathy",
     "caption_json",
+    "looking",
     "options",
 }
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
     "files": set(),
+    "folders": set(),
     "lengths": set(),
     "ahead": set(),
     "threads": set(),
     "weights": set(),
+    "mapped": set(),
     "karpathy": set(),
     "caption_json": set(),
+    "looking": set(),
     "config": set(),
     "vision": set(),
     "text": set(),
@@ -44,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "publishing": {"hub", "pretrained"},
     "packing": {"confidence", "data", "model", "pretrained", "text", "vision"},
     "export": {"model", "text", "vision"},
-    "exporting": {"engines", "export", "options", "pretrained", "vision", "wording"},
+    "exporting": {"engines", "export", "pretrained", "vision", "wording"},
     "training": {"data", "model", "decoding", "metrics", "text", "vision", "pretrained", "config"},
     "adapt": {"training", "vision", "text"},
     "detector_training": {"adapt", "training", "vision", "config"},
@@ -57,7 +63,8 @@ ARROWS: dict[str, set[str]] = {
     "pipeline": {"confidence", "vision", "text", "engines", "wording"},
     "web": {"confidence", "export", "pages", "text", "vision"},
     "batch": {"pipeline", "pretrained", "vision"},
-    "serving": {"pipeline", "pages", "vision"},
+    "search": {"engines", "pipeline", "text", "vision", "wording"},
+    "serving": {"pipeline", "pages", "search", "vision"},
     "alt": {"pipeline", "pages", "vision"},
     "photos": {"vision"},
 }
@@ -77,10 +84,13 @@ NO_TORCH = {
     "errors",
     "types",
     "files",
+    "folders",
     "ahead",
     "weights",
+    "mapped",
     "karpathy",
     "caption_json",
+    "looking",
     "text",
     "metrics",
     "config",
@@ -90,6 +100,7 @@ NO_TORCH = {
     "pages",
     "alt",
     "photos",
+    "search",
 }
 
 
@@ -155,6 +166,9 @@ def test_every_arrow_exists() -> None:
     }
     listed = {(home, there) for home, arrows in ARROWS.items() for there in arrows}
     assert listed <= drawn, f"listed, but no file imports this way: {sorted(listed - drawn)}"
+    assert not {there for _, there in listed} & EVERYWHERE, "what all may import needs no arrow"
+    assert ARROWS.keys() >= EVERYWHERE | NO_TORCH
+    assert {there for _, there in drawn} >= EVERYWHERE
     assert all((SOURCE / f"{home}.py").is_file() or (SOURCE / home).is_dir() for home in ARROWS)
     assert all("xlan.config" in {m for m, _ in imports(SOURCE / reader)} for reader in CONFIG_READERS)
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from xlan.caption_json import caption_record
-from xlan.types import Caption, Word
+from xlan.types import Caption, Look, Thing, Word
 
 
 def test_everything_is_there_and_json_can_hold_it() -> None:
@@ -28,19 +28,37 @@ def test_everything_is_there_and_json_can_hold_it() -> None:
                 "runners_up": [{"text": "cat", "probability": 0.25}],
                 "spatial": [0.1, 0.9],
                 "channel": [0.123457],
+                "looked_at": None,
             }
         ],
         "others": [{"caption": "cat", "confidence": 0.3, "score": -2.0}],
         "boxes": [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.333333, 1.0]],
+        "things": [],
     }
 
 
 def test_what_was_not_asked_for_is_null() -> None:
     record = caption_record(Caption("dog", -1.5, 0.4, (Word("dog", 0.123456789),)), digits=2)
     expected = {"text": "dog", "probability": 0.12, "confidence": None, "runners_up": []}
-    expected |= {"spatial": None, "channel": None}
+    expected |= {"spatial": None, "channel": None, "looked_at": None}
     assert record["words"] == [expected]
     assert (record["boxes"], record["others"]) == (None, [])
+
+
+def test_what_a_word_looked_at_has_box_and_name() -> None:
+    box = (0.0, 0.25, 1 / 3, 1.0)
+    words = (
+        Word("dog", 0.5, look=Look(box, 0.4, 2, 0)),
+        Word("runs", 0.5, look=Look(box, 0.1, 1)),
+    )
+    things = (Thing("dog", box, 0.9, "wet"), Thing("ball", box, 0.8))
+    record = json.loads(json.dumps(caption_record(Caption("", 0.0, 0.4, words, things=things), explained=False)))
+    rounded = [0.0, 0.25, 0.333333, 1.0]
+    first, second = (word["looked_at"] for word in record["words"])
+    assert first == {"box": rounded, "share": 0.4, "region": 2, "thing": 0, "name": "dog", "attribute": "wet"}
+    assert second == {"box": rounded, "share": 0.1, "region": 1, "thing": None, "name": None, "attribute": None}
+    assert record["things"][0] == {"name": "dog", "attribute": "wet", "score": 0.9, "box": rounded}
+    assert record["things"][1]["attribute"] is None
 
 
 def test_explanations_can_be_left_out() -> None:

@@ -31,7 +31,7 @@ NAME = {"ids": lambda page: page.relative_to(ROOT).as_posix()}
 
 @pytest.fixture
 def folder(tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the pages speak of: pictures, a model directory, captions."""
+    """What the pages refer to: pictures, a model directory, captions."""
     (tmp_path / "holiday").mkdir()
     for i, name in enumerate(("photo.jpg", "a.jpg", "b.jpg", "holiday/beach.jpg", "holiday/hills.jpg")):
         pixels = np.random.default_rng(i).integers(0, 256, (6, 8, 3), dtype=np.uint8)
@@ -50,7 +50,8 @@ def folder(tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatc
     save_bottom_up(tmp_path / "bottom-up", small, LXMERT, BottomUp(small, LXMERT).state_dict())
     shutil.copytree(model_directory, tmp_path / "src" / "xlan" / "models" / "default")
     shutil.copy(model_directory / "vision.safetensors", tmp_path / "vision.safetensors")
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", model_directory)
+    monkeypatch.setenv("XLAN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -51,7 +51,7 @@ def test_it_captions_the_photographs_and_ones_own(
     demo: ModuleType, monkeypatch: pytest.MonkeyPatch, model_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("skimage")
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", model_directory)
     Image.new("RGB", (50, 40), "red").save("mine.png")
     assert demo.main(["mine.png"]) == 0
     lines = lines_of(capsys.readouterr().out, [*NAMES, "mine.png"])
@@ -68,7 +68,7 @@ def test_a_broken_picture_is_one_line_and_the_rest_goes_on(
     demo: ModuleType, monkeypatch: pytest.MonkeyPatch, model_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("skimage")
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", model_directory)
     Image.new("RGB", (50, 40), "red").save("mine.png")
     assert demo.main(["none.jpg", "*.bmp", "*.png", "--output", "page.html"]) == 1
     assert capsys.readouterr().err == "*.bmp: no picture matches\nnone.jpg: no such file\n"

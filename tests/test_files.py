@@ -89,6 +89,16 @@ def test_the_hash_of_a_file_is_that_of_its_bytes(content: bytes, tmp_path_factor
     assert file_sha256(path) == hashlib.sha256(content).hexdigest()
 
 
+@pytest.mark.parametrize("name", ["folder", "x" * 250])
+def test_errors_name_the_file_and_not_its_temporary_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError) as error:
+        write_text(tmp_path / name, "1")
+    assert error.value.filename == str(tmp_path / name)
+    assert ".tmp" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 def test_a_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
     first = open_locked(tmp_path / "lock")
     with pytest.raises(BlockingIOError):
@@ -170,5 +180,5 @@ def test_damaged_compressed_files_say_so(tmp_path: Path, suffix: str, damage: Ca
     pack = gzip.compress if suffix == ".gz" else lzma.compress
     path = tmp_path / f"a.json{suffix}"
     path.write_bytes(damage(pack(b"[" + b"1, " * 5000 + b"1]")))
-    with pytest.raises(DataError, match=rf"a\.json\{suffix}: not a whole \{suffix} file: "):
+    with pytest.raises(DataError, match=rf"a\.json\{suffix}: not a valid \{suffix} file: "):
         read_json(path)

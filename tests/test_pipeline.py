@@ -267,13 +267,13 @@ def test_familiar_pictures_of_another_width_are_refused(captioner: Captioner) ->
 
 
 def test_a_package_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", tmp_path / "none")
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", tmp_path / "none")
     with pytest.raises(ModelError, match=r"ships no trained model; give a model directory \(--model DIR\)"):
         Captioner.from_pretrained()
 
 
 def test_the_model_in_the_package_is_the_default(monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> None:
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", model_directory)
     assert Captioner.from_pretrained().caption(noise(0)).text
 
 
@@ -311,7 +311,7 @@ def test_the_code_of_the_page_runs(
     (tmp_path / "holiday").mkdir()
     for i, name in enumerate(("photo.jpg", "a.jpg", "b.jpg", "holiday/beach.jpg")):
         noise(i).save(name)
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", model_directory)
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", model_directory)
     exec(code, {})
     assert "beach.jpg " in capsys.readouterr().out
 

@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with the pictures that the README speaks of."""
+    """A folder with the pictures that the README names."""
     (tmp_path / "holiday").mkdir()
     for i, name in enumerate(("photo.jpg", "holiday/beach.jpg", "holiday/hills.png")):
         pixels = np.random.default_rng(i).integers(0, 256, (6, 8, 3), dtype=np.uint8)
@@ -49,6 +49,7 @@ def test_make_words_exist():
 def test_commands_run_in_order(folder):
     shutil.copytree(ROOT / "configs", folder / "configs")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment["XLAN_CACHE_DIR"] = str(folder / "cache")
     commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("xlan ")]
     assert len(commands) >= 5
     for command in commands:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from xlan.pipeline import SHIPPED
+from xlan.pretrained import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [

@@ -13,6 +13,7 @@
     ├── MetricError            a score cannot be computed from what was given
     ├── TrainingError          a run cannot start, continue or be resumed
     ├── BatchError             a job over many pictures cannot start or continue
+    ├── SearchError            photos cannot be searched: a query without a known word, an index that cannot be used
     └── MissingExtraError      an optional dependency is not installed (also an ImportError)
 
 The command line prints the message as one line and exits with status 1; it never shows a traceback for these.
@@ -73,6 +74,10 @@ class BatchError(XlanError):
     """A job over many pictures cannot start or continue."""
 
 
+class SearchError(XlanError):
+    """Photos cannot be searched: a query without a known word, an index that cannot be used."""
+
+
 class MissingExtraError(XlanError, ImportError):
     """An optional dependency is not installed.
 
@@ -83,3 +88,9 @@ class MissingExtraError(XlanError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f'{what} needs packages that are not installed; type: pip install "xlan[{extra}]"')
+
+
+def one_line(error: object) -> str:
+    """What another library's error says, short and on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

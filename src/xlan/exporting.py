@@ -24,9 +24,11 @@ from xlan.export.directory import VISION as VISION_GRAPH
 from xlan.export.graph import Precision
 from xlan.export.vision import vision_graph
 from xlan.options import CaptionOptions
-from xlan.pretrained import VISION, WEIGHTS, ModelDirectory, read_model_directory
+from xlan.pretrained import FAMILIAR, VISION, WEIGHTS, WORD_HEAD, ModelDirectory, read_model_directory
 from xlan.types import Regions
+from xlan.vision.familiar import Familiar
 from xlan.vision.grid_settings import VisionFile, read_vision
+from xlan.vision.words import WordHead
 from xlan.wording import request_of
 
 Pixels = npt.NDArray[np.uint8]
@@ -82,7 +84,6 @@ def export_model(
     *,
     precision: Precision = "float32",
     pictures: Iterable[Image.Image] = (),
-    half_vision: bool = False,
     replace: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Exported:
@@ -93,7 +94,7 @@ def export_model(
         output: the export directory to write.
         precision: how weights are stored; `int8` also computes in 8 bits.
         pictures: upright RGB pictures like those it will see; `int8` measures the ranges of the vision network on them.
-        half_vision: of `int8` without pictures: store the vision network in 16 bits, instead of refusing.
+            Without them the vision network has 16 bits.
         replace: replace an export that already exists.
         tell: hears what is being done, a line each.
 
@@ -107,8 +108,6 @@ def export_model(
     found = read_model_directory(directory, verify=True)
     vision = read_vision(found.extras[VISION]) if VISION in found.extras else None
     pixels = _prepared(vision, pictures)
-    if precision == "int8" and vision is not None and not pixels and not half_vision:
-        raise ModelError("8 bits for the vision network need pictures to measure on; give some with --calibrate")
     try:
         theirs = load(directory, engine="torch")
     except MissingExtraError:
@@ -127,7 +126,7 @@ def export_model(
         "vocabulary": found.vocabulary,
         "vision": None if vision is None else vision.settings,
         "vision_weights": "" if vision is None else vision.digest,
-        "extras": {name: path for name, path in found.extras.items() if name != VISION},
+        "extras": _extras(found.extras, int8=precision == "int8"),
     }
     write_export(staging, **arguments)
     try:
@@ -144,7 +143,6 @@ def export_model(
         ]
         if faults:
             raise ModelError(f"{target}: the export differs from PyTorch: {', '.join(faults)}; nothing was written")
-        check_place(target, replace=replace)
         write_export(target, replace=replace, **arguments)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -156,6 +154,16 @@ def _prepared(vision: VisionFile | None, pictures: Iterable[Image.Image]) -> lis
     if vision is None:
         return []
     return [vision.settings.prepare(picture).pixels for picture in itertools.islice(pictures, MOST_PICTURES)]
+
+
+def _extras(files: Mapping[str, Path], *, int8: bool) -> dict[str, bytes]:
+    """What confidence is computed from: as it is, or its matrices in 8 bits."""
+    extras = {name: path.read_bytes() for name, path in files.items() if name != VISION}
+    if int8 and FAMILIAR in extras:
+        extras[FAMILIAR] = Familiar.load(files[FAMILIAR]).to_bytes(int8=True)
+    if int8 and WORD_HEAD in extras:
+        extras[WORD_HEAD] = WordHead.load(files[WORD_HEAD]).to_bytes(int8=True)
+    return extras
 
 
 def _graphs(
@@ -180,6 +188,8 @@ def _graphs(
         if stored == "int8":
             tell(f"measuring the vision network on {len(pixels)} pictures")
             content = quantise_vision(content, pixels)
+        elif precision == "int8":
+            tell("the vision network keeps 16 bits; --calibrate with pictures gives it 8")
         graphs[VISION_GRAPH] = content
     return graphs
 

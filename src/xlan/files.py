@@ -34,10 +34,17 @@ def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
     """Yield a temporary path beside `path`; on success flush it to disk and rename it to `path`, else remove it.
 
     The file gets the permissions `mode`, by default those of any new file.
+
+    Raises:
+        OSError: it cannot be written; the error names `path`, since nobody knows the temporary name.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    except OSError as error:
+        error.filename = os.fspath(target)
+        raise
     os.close(handle)
     temporary = Path(name)
     try:
@@ -46,8 +53,10 @@ def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
         sync_file(temporary)
         temporary.replace(target)
         sync_folder(target.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) == name:
+            error.filename, error.filename2 = os.fspath(target), None
         raise
 
 
@@ -130,7 +139,7 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
         with source.open("rb") as file:  # a pipe or a device has no size to ask for
             content = _UNPACK.get(source.suffix.lower(), _read)(file, max_bytes + 1)
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{source}: not a whole {source.suffix.lower()} file: {error}") from None
+        raise DataError(f"{source}: not a valid {source.suffix.lower()} file: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{source}: no such file") from None
     except OSError as error:
@@ -169,7 +178,7 @@ def _read_xz(file: BinaryIO, limit: int) -> bytes:
         stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
         while left and not stream.eof:
             if stream.needs_input and not (rest := rest or file.read(_BLOCK)):
-                raise EOFError("it ends too early")
+                raise EOFError("it is truncated")
             pieces.append(stream.decompress(rest, max_length=left))
             rest, left = b"", left - len(pieces[-1])
         rest = stream.unused_data

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xlan.confidence.calibration import Calibration
 from xlan.data.captions import load_captions
 from xlan.data.records import feature_key
-from xlan.errors import DataError, ModelError
+from xlan.errors import ModelError
 from xlan.files import file_sha256, read_text, sync_folder
 from xlan.model.spec import TransformerSpec, XLANSpec, describe
 from xlan.pretrained import (
@@ -185,18 +185,15 @@ def _put_detector(output: Path, detector: str | os.PathLike[str] | None) -> None
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def familiar_pictures(
-    features: str | os.PathLike[str], *, captions: str | os.PathLike[str] | None = None, feature_dim: int | None = None
-) -> Familiar:
+def familiar_pictures(features: str | os.PathLike[str], *, captions: str | os.PathLike[str] | None = None) -> Familiar:
     """What the pictures of a feature store look like, from up to a thousand of them, evenly spread.
 
     Args:
         features: the store a model was trained on.
         captions: take only the training split of this captions file; images are found by id or by file name.
-        feature_dim: the width the features must have.
 
     Raises:
-        DataError: too few pictures, or features of another width.
+        DataError: there are too few pictures.
     """
     store = FeatureStore(features)
     ids = list(store.ids)
@@ -204,9 +201,6 @@ def familiar_pictures(
         named = (feature_key(image, store) for image in load_captions(captions).split("train"))
         ids = [name for name in named if name is not None]
     chosen = ids[:: max(1, len(ids) // EXAMPLES)][:EXAMPLES]
-    if chosen and feature_dim is not None and store[chosen[0]].features.shape[1] != feature_dim:
-        got = store[chosen[0]].features.shape[1]
-        raise DataError(f"{features}: has features {got} wide, expected {feature_dim}")
     return Familiar.of(store[image].features for image in chosen)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, overload
 
 from xlan.confidence.judge import Judge
@@ -24,10 +23,9 @@ from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_image
 from xlan.vision.many import extract_many
+from xlan.vision.naming import NamingExtractor, unnamed
 from xlan.vision.regions import PreparedImage, RegionExtractor
 from xlan.wording import caption_of, cost_of, request_of
-
-SHIPPED = Path(__file__).parent / "models" / "default"
 
 
 class Captioner:
@@ -36,11 +34,12 @@ class Captioner:
     Args:
         engine: the model, for instance `TorchEngine(model, vocabulary.special)`.
         vocabulary: its words.
-        extractor: makes regions of pictures, as wide as the model wants them; None for regions only.
-        judge: says how far its captions can be believed; by default from the probabilities of their words alone.
-        identity: what tells this model from others, such as a hash of its files; empty where unknown.
+        extractor: turns pictures into regions, as wide as the model expects; None to caption regions only.
+        judge: adds confidences to captions; by default from the probabilities of their words alone.
+        identity: distinguishes this model from others, such as a hash of its files; empty if unknown.
 
-    Methods that caption take options as a `CaptionOptions`, by name (`beams=5, max_length=20`), or both.
+    Methods that caption take options as a `CaptionOptions`, by name (`beams=5, max_length=20`), or both, and
+    `batch_size`, the number of pictures per call of the model.
     """
 
     def __init__(
@@ -56,10 +55,7 @@ class Captioner:
             raise ModelError(f"the extractor makes features {extractor.feature_dim} wide, the model expects {width}")
         self.judge = judge if judge is not None else Judge()
         self.judge.witness.check(width)
-        self.engine = engine
-        self.vocabulary = vocabulary
-        self.extractor = extractor
-        self.identity = identity
+        self.engine, self.vocabulary, self.extractor, self.identity = engine, vocabulary, extractor, identity
 
     @classmethod
     def from_pretrained(
@@ -76,26 +72,22 @@ class Captioner:
         """Load a model directory; without one, the model that ships with the package.
 
         Args:
-            directory: what `xlan train` or `xlan pack` wrote; or, where no such folder exists, the name of a model on
-                the Hub: `owner/name` or `owner/name@revision` (needs the extra `hub`).
+            directory: what `xlan train` or `xlan pack` wrote; or, if no such folder exists, the name of a model on the
+                Hub: `owner/name` or `owner/name@revision` (needs the extra `hub`).
             engine: `onnx`, `torch`, or `auto`: onnx where it is installed and can compute this model on this device.
             device: where to compute, pictures and words alike: `cpu`, `cuda`, `cuda:1`, `mps`.
             threads: how many threads compute; None leaves it to the engine.
-            detector: a detector directory that makes the regions, for models trained on its features.
+            detector: a detector directory that makes the regions, for models trained on its features; beside a model on
+                grid cells it names what the words look at (`Word.look`, `Caption.things`).
             precision: `float32`, `int8` (with onnx) or `bf16` (with torch): fewer bits are faster for large models.
             revision: of a model on the Hub: a branch, a tag or a commit.
 
         Raises:
-            ModelError: no such directory, or it is not one, or the package came without a model.
+            ModelError: the directory is missing or not a model, or the package came without one.
             HubError: a model cannot be fetched from the Hub (a `ModelError` too).
         """
-        if directory is None and revision is not None:
-            raise ModelError(f"the model that comes with xlan has no revisions; got revision {revision!r}")
-        if directory is None and not SHIPPED.is_dir():
-            raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
-        source = SHIPPED if directory is None else directory
         found = load(
-            source,
+            directory,
             engine=engine,
             device=device,
             threads=threads,
@@ -103,7 +95,7 @@ class Captioner:
             precision=precision,
             revision=revision,
         )
-        return cls(found.engine, found.vocabulary, found.extractor, found.judge, found.identity)
+        return cls(**vars(found))
 
     @overload
     def caption(self, images: ImageSource, options: CaptionOptions | None = ..., **given: Any) -> Caption: ...
@@ -122,12 +114,6 @@ class Captioner:
         **given: Any,
     ) -> Caption | list[Caption]:
         """Caption one picture, or a list of them: paths, bytes, open files, PIL images, arrays or tensors.
-
-        Args:
-            images: a picture, or a list or tuple of pictures.
-            options: how to look for the words.
-            batch_size: pictures per call of the model.
-            given: single options by name.
 
         Raises:
             ImageError: a picture cannot be used; the message says which and why.
@@ -151,7 +137,10 @@ class Captioner:
         **given: Any,
     ) -> Iterator[Caption | ImageError]:
         """Caption pictures as they come, any number of them; see `caption_many`, which keeps names beside them."""
-        named = ((_name_of(image, number), image) for number, image in enumerate(images))
+        named = (
+            (os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}", image)
+            for number, image in enumerate(images)
+        )
         found = self.caption_many(named, options, batch_size=batch_size, threads=threads, limits=limits, **given)
         return (result for _, result in found)
 
@@ -165,25 +154,25 @@ class Captioner:
         limits: ImageLimits = DEFAULT_LIMITS,
         **given: Any,
     ) -> Iterator[tuple[str, Caption | ImageError]]:
-        """Caption any number of pictures in order, memory flat: threads open them while the model is busy.
+        """Caption any number of pictures in order, in constant memory: threads open them while the model is busy.
 
         Args:
-            pictures: a name of yours and the picture, each.
-            options: how to look for the words.
+            pictures: pairs of a name, which you choose, and a picture.
+            options: how to search for the words; `given`, single options by name.
             batch_size: pictures per call of the model.
             threads: threads that open pictures.
-            limits: what to refuse.
-            given: single options by name.
+            limits: larger pictures are refused.
 
         Yields:
-            The name, and the caption or what is wrong with the picture; one that fails does not stop the others.
+            The name, and the caption or the error of the picture; one that fails does not stop the others.
         """
         check_batch_size(batch_size)
         chosen = CaptionOptions.combine(options, given)
         self.check(chosen)
 
         def prepare(picture: tuple[str, ImageSource]) -> PreparedImage:
-            return self.prepare(picture[1], limits=limits, name=picture[0])
+            opened = self.prepare(picture[1], limits=limits, name=picture[0])
+            return opened if chosen.attention else unnamed(opened)
 
         parts = extract_many(
             self._extractor(), pictures, prepare, name=lambda picture: picture[0], batch=batch_size, threads=threads
@@ -192,20 +181,6 @@ class Captioner:
             captions = iter(self.caption_regions([one for _, one in part if isinstance(one, Regions)], chosen))
             for (name, _), found in part:
                 yield name, found if isinstance(found, ImageError) else next(captions)
-
-    def check(self, options: CaptionOptions) -> None:
-        """Refuse what this model cannot do, before any picture is opened.
-
-        Raises:
-            DecodingError: a required word is not in its vocabulary.
-            ModelError: it does not caption pictures.
-        """
-        self._extractor()
-        request_of(options, self.vocabulary)
-
-    def cost(self, options: CaptionOptions) -> int:
-        """How many steps of the model captioning one picture may take; see `xlan.wording.cost_of`."""
-        return cost_of(options, self.vocabulary)
 
     def prepare(
         self, image: ImageSource, *, limits: ImageLimits = DEFAULT_LIMITS, name: str | None = None
@@ -218,15 +193,37 @@ class Captioner:
         self, images: Sequence[PreparedImage], options: CaptionOptions = DEFAULT_OPTIONS
     ) -> list[Caption]:
         """Caption pictures that `prepare` has opened, as one batch."""
-        return self.caption_regions(self._extractor().extract(images), options) if images else []
+        if not images:
+            return []
+        wanted = images if options.attention else [unnamed(image) for image in images]
+        return self.caption_regions(self._extractor().extract(wanted), options)
 
     def caption_regions(self, regions: Sequence[Regions], options: CaptionOptions = DEFAULT_OPTIONS) -> list[Caption]:
-        """Caption images whose regions are known already, as one batch."""
+        """Caption images from their regions, as one batch."""
         if not regions:
             return []
         found = self.engine.decode(regions, request_of(options, self.vocabulary))
         pairs = zip(found, regions, strict=True)
         return [self.judge.judge(caption_of(beams, image, self.vocabulary), image) for beams, image in pairs]
+
+    @property
+    def names_things(self) -> bool:
+        """Whether its captions can say what a word looked at: a detector makes its regions, or runs beside them."""
+        return isinstance(self.extractor, NamingExtractor) or hasattr(self.extractor, "detect")
+
+    def check(self, options: CaptionOptions) -> None:
+        """Refuse what this model cannot do, before any picture is opened.
+
+        Raises:
+            DecodingError: a required word is not in its vocabulary.
+            ModelError: this model does not caption pictures.
+        """
+        self._extractor()
+        request_of(options, self.vocabulary)
+
+    def cost(self, options: CaptionOptions) -> int:
+        """How many steps of the model captioning one picture may take; see `xlan.wording.cost_of`."""
+        return cost_of(options, self.vocabulary)
 
     def _extractor(self) -> RegionExtractor:
         if self.extractor is None:
@@ -235,7 +232,3 @@ class Captioner:
                 "use caption_regions, or a model that has one"
             )
         return self.extractor
-
-
-def _name_of(image: ImageSource, number: int) -> str:
-    return os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"

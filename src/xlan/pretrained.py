@@ -24,21 +24,19 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from xlan.errors import DataError, HubError, ModelError, WeightsError, XlanError
-from xlan.files import atomic_path, file_sha256, read_json, read_text, sync_file, sync_folder, write_json, write_text
+from xlan.files import atomic_path, read_json, read_text, write_json, write_text
+from xlan.folders import check_files, fingerprint, read_description, whole_folder
 from xlan.hub.names import HubName, parse_name
 from xlan.hub.repository import Repository
 from xlan.model.spec import Spec, spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
-from xlan.weights import compare_weights
+from xlan.weights import compare_weights, load_weights
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
     from xlan.model.captioner import CaptionModel
 
 FORMAT = 1
+SHIPPED = Path(__file__).parent / "models" / "default"  # the model that comes with xlan
 CONFIG, WEIGHTS, VOCAB, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 VISION, FAMILIAR = "vision.safetensors", "familiar.safetensors"
 WORD_HEAD, CALIBRATION = "words.safetensors", "confidence.json"
@@ -86,7 +85,7 @@ class ModelDirectory:
         Raises:
             WeightsError: they are damaged, or missing, unexpected or misshapen, each of which is listed.
         """
-        weights = _read_weights(self.path / WEIGHTS)
+        weights = load_weights(self.path / WEIGHTS)
         _check_weights(_skeleton(self.spec), weights, str(self.path / WEIGHTS))
         return weights
 
@@ -155,9 +154,7 @@ def save_pretrained(
     target = Path(directory)
     if target.exists() and not _is_replaceable(target):
         raise ModelError(f"{target}: already exists and is not a model directory; choose another name or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    try:
+    with whole_folder(target, replaced=(CONFIG, WEIGHTS, VOCAB, CARD, *EXTRAS)) as temporary:
         stored = {
             name: tensor.detach().cpu().to(dtype or tensor.dtype).contiguous() for name, tensor in weights.items()
         }
@@ -170,37 +167,13 @@ def save_pretrained(
                 (temporary / name).write_bytes(content)
             else:
                 shutil.copyfile(content, temporary / name)
-        files = {name: _fingerprint(temporary / name) for name in (WEIGHTS, VOCAB, *(extras or {}))}
+        files = {name: fingerprint(temporary / name) for name in (WEIGHTS, VOCAB, *(extras or {}))}
         config = {"format": FORMAT, "model": spec_to_dict(spec), "files": files, "features": dict(features or {})}
         write_json(temporary / CONFIG, config)
-        temporary.chmod(0o755)
-        _move_into_place(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _move_into_place(temporary: Path, target: Path) -> None:
-    if not target.exists():
-        temporary.rename(target)
-    else:
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-        old = aside / target.name
-        target.rename(old)
-        try:
-            temporary.rename(target)
-        except BaseException:
-            old.rename(target)
-            aside.rmdir()
-            raise
-        for item in old.iterdir():
-            if item.name not in (CONFIG, WEIGHTS, VOCAB, CARD, *EXTRAS):
-                item.rename(target / item.name)
-        shutil.rmtree(aside, ignore_errors=True)
-    sync_folder(target.parent)
 
 
 def _is_replaceable(target: Path) -> bool:
-    """Whether a place holds nothing, or a model of ours; many other things have a file called config.json too."""
+    """Whether a place is empty or holds one of our models; many other things have a file called config.json too."""
     if not target.is_dir():
         return False
     if not is_model_directory(target):
@@ -212,30 +185,32 @@ def _is_replaceable(target: Path) -> bool:
     return isinstance(config, dict) and {"format", "model", "files"} <= config.keys()
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
-    sync_file(path)
-    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-
-
 def is_model_directory(directory: str | os.PathLike[str]) -> bool:
     """Whether a folder looks like a model directory."""
     return (Path(directory) / CONFIG).is_file()
 
 
-def find_model(model: str | os.PathLike[str], *, revision: str | None = None) -> Path:
-    """The model directory that somebody means: a folder here or, where there is none, the name of a model on the Hub.
+def find_model(model: str | os.PathLike[str] | None, *, revision: str | None = None) -> Path:
+    """The model directory behind a name: a folder here or, where there is none, the name of a model on the Hub.
 
     A model of the Hub is fetched into the cache of `huggingface_hub`, and all its files are compared with the hashes in
     its `config.json`, each time: a folder that this returns is whole.
 
     Args:
-        model: a folder, or `owner/name` or `owner/name@revision` on the Hub.
+        model: a folder, or `owner/name` or `owner/name@revision` on the Hub; None for the model that comes with xlan.
         revision: a branch, a tag or a commit on the Hub.
 
     Raises:
+        ModelError: this version of xlan comes without a model, or a revision of it was asked for.
         HubError: it cannot be fetched, it is damaged, or a folder was given together with a revision.
         MissingExtraError: `huggingface_hub` is not installed.
     """
+    if model is None:
+        if revision is not None:
+            raise ModelError(f"the model that comes with xlan has no revisions; got revision {revision!r}")
+        if not SHIPPED.is_dir():
+            raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
+        return SHIPPED
     source = Path(model)
     name = None if source.exists() else parse_name(model)
     if name is not None:
@@ -267,7 +242,7 @@ def _fetch(name: HubName) -> Path:
         raise HubError(f"{name}: not a model that this version of xlan can read: {_named(error, folder)}") from None
     for file in names:
         try:
-            _check_files(folder, files, (file,), verify=True)
+            check_files(folder / CONFIG, files, (file,), verify=True)
         except ModelError as error:
             repository.forget(damaged=file)
             what = _named(error, folder).rpartition(";")[0] or _named(error, folder)
@@ -289,7 +264,8 @@ def read_model_directory(
     Args:
         directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan import-checkpoint` wrote, or the name of
             a model on the Hub, see `find_model`.
-        verify: also compare the files' SHA-256 with what `config.json` says (their sizes are always compared).
+        verify: also compare the SHA-256 of weights with what `config.json` says (sizes, and the SHA-256 of small files
+            such as the vocabulary, always are).
         revision: a branch, a tag or a commit on the Hub.
 
     Raises:
@@ -303,7 +279,7 @@ def read_model_directory(
     spec = spec_from_dict(config["model"], what=str(source / CONFIG))
     files = config["files"]
     extras = {name: source / name for name in EXTRAS if name in files}
-    _check_files(source, files, (WEIGHTS, VOCAB, *extras), verify=verify)
+    check_files(source / CONFIG, files, (WEIGHTS, VOCAB, *extras), verify=verify)
     vocabulary = Vocabulary.load(source / VOCAB)
     if len(vocabulary) != spec.vocab_size:
         raise ModelError(f"{source}: {VOCAB} has {len(vocabulary)} words, {CONFIG} says {spec.vocab_size}")
@@ -348,21 +324,10 @@ def load_model(
     """The model of a directory that was read, in evaluation mode; see `from_pretrained`."""
     import torch
 
-    weights, model = _read_weights(found.path / WEIGHTS), _skeleton(found.spec)
+    weights, model = load_weights(found.path / WEIGHTS), _skeleton(found.spec)
     _check_weights(model, weights, str(found.path / WEIGHTS))
     model.load_state_dict({name: tensor.to(dtype or torch.float32) for name, tensor in weights.items()}, assign=True)
     return model.to(device).eval()
-
-
-def _read_weights(file: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file)
-    except SafetensorError as error:
-        raise WeightsError(f"{file}: not a whole safetensors file ({error})") from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from None
 
 
 def _check_weights(model: CaptionModel, weights: Mapping[str, Tensor], what: str) -> None:
@@ -395,30 +360,8 @@ def _skeleton(spec: Spec) -> CaptionModel:
 
 
 def _read_config(source: Path) -> dict[str, Any]:
-    config = read_json(source / CONFIG, max_bytes=MAX_CONFIG_BYTES)
-    if not isinstance(config, dict) or "format" not in config:
-        raise ModelError(f"{source / CONFIG}: not the configuration of a model directory")
-    if config["format"] != FORMAT:
-        raise ModelError(
-            f"{source / CONFIG}: format {config['format']!r}, this version of xlan reads format {FORMAT}; "
-            "install the version that wrote it"
-        )
-    if not isinstance(config.get("model"), dict) or not isinstance(config.get("files"), dict):
-        raise ModelError(f"{source / CONFIG}: 'model' and 'files' must be objects")
+    what = "the configuration of a model directory"
+    config = read_description(source / CONFIG, version=FORMAT, what=what, max_bytes=MAX_CONFIG_BYTES)
     if not isinstance(config.get("features", {}), dict):
         raise ModelError(f"{source / CONFIG}: 'features' must be an object")
     return config
-
-
-def _check_files(source: Path, files: dict[str, Any], names: tuple[str, ...], *, verify: bool) -> None:
-    for name in names:
-        said = files.get(name)
-        if not isinstance(said, dict) or type(said.get("bytes")) is not int or not isinstance(said.get("sha256"), str):
-            raise ModelError(f"{source / CONFIG}: 'files' must give bytes and sha256 of {name}")
-        if not (source / name).is_file():
-            raise WeightsError(f"{source}: {name} is missing; copy the directory again")
-        size = (source / name).stat().st_size
-        if size != said["bytes"]:
-            raise WeightsError(f"{source / name}: {size:,} bytes, expected {said['bytes']:,}; copy the directory again")
-        if verify and file_sha256(source / name) != said["sha256"]:
-            raise WeightsError(f"{source / name}: damaged (its SHA-256 differs); copy the directory again")

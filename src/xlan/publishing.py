@@ -56,7 +56,7 @@ def push_model(
         message: of the commit.
 
     Raises:
-        ModelError: not a whole model directory.
+        ModelError: not a valid model directory.
         DataError: the card or the file with scores cannot be used.
         HubError: the upload did not work; nothing is changed on the Hub.
         MissingExtraError: `huggingface_hub` is not installed.

@@ -33,6 +33,28 @@ class SpecialIds:
 
 
 @dataclass(frozen=True)
+class Thing:
+    """Something that a detector found in a picture.
+
+    Attributes:
+        name: what it is ("car").
+        box: `x0 y0 x1 y1` as fractions (0 to 1) of the picture's width and height.
+        score: how sure the detector is, 0 to 1.
+        attribute: how it is ("red"); empty where the detector does not say.
+    """
+
+    name: str
+    box: tuple[float, float, float, float]
+    score: float
+    attribute: str = ""
+
+    @property
+    def label(self) -> str:
+        """Attribute and name: "red car"."""
+        return f"{self.attribute} {self.name}".strip()
+
+
+@dataclass(frozen=True)
 class Regions:
     """What vision knows of one image: N regions, each a feature vector with a box. A grid cell is a region too.
 
@@ -42,6 +64,9 @@ class Regions:
         scores: `[N]` float32 detector confidence, or None where the extractor has none.
         width: width in pixels of the image the boxes refer to, 0 when unknown.
         height: its height in pixels, 0 when unknown.
+        things: what a detector found, if one looked.
+        thing_of: `[N]` number of the thing that each region is, -1 for a region that is none (a cell, the whole image);
+            None where no region is a thing, also when a detector looked beside a grid.
     """
 
     features: npt.NDArray[np.floating]
@@ -49,6 +74,8 @@ class Regions:
     scores: npt.NDArray[np.float32] | None = None
     width: int = 0
     height: int = 0
+    things: tuple[Thing, ...] = ()
+    thing_of: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -80,6 +107,23 @@ class StepTrace:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Where a model looked most for a word.
+
+    Attributes:
+        box: `x0 y0 x1 y1` as fractions of the picture.
+        share: of the word's attention that the box has, 0 to 1.
+        region: number of the region with that box; None where the box is a thing that was found beside the regions.
+        thing: number of the thing in `Caption.things`; None where the box is of nothing that has a name.
+    """
+
+    box: tuple[float, float, float, float]
+    share: float
+    region: int | None = None
+    thing: int | None = None
+
+
+@dataclass(frozen=True)
 class Word:
     """One word of a caption.
 
@@ -91,6 +135,8 @@ class Word:
         runners_up: the likeliest other words at its place with their probabilities, best first; empty unless asked for.
         confidence: the chance that people use this word for the picture too, 0 to 1; None for words that say nothing
             about the picture ("a", "of"), and for models that are not calibrated.
+        look: where the model looked most (see `xlan.looking`); None unless attention was asked for, or where it looked
+            at the picture as a whole only.
     """
 
     text: str
@@ -99,6 +145,7 @@ class Word:
     channel: npt.NDArray[np.float32] | None = None
     runners_up: tuple[tuple[str, float], ...] = ()
     confidence: float | None = None
+    look: Look | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +161,7 @@ class Caption:
         words: its words in order.
         others: further captions of the same image, from better to worse (beams) or as drawn (samples).
         boxes: `[N, 4]` boxes of the regions that `spatial` refers to; None unless attention was asked for.
+        things: what a detector found in the picture; empty unless one looked and attention was asked for.
     """
 
     text: str
@@ -122,3 +170,4 @@ class Caption:
     words: tuple[Word, ...]
     others: tuple[Caption, ...] = ()
     boxes: npt.NDArray[np.float32] | None = None
+    things: tuple[Thing, ...] = ()

@@ -1,18 +1,26 @@
-"""Files of tensors, without torch: reading one from anywhere, and one report of what does not fit a network."""
+"""Files of tensors: reading one from anywhere, and one report of what does not fit a network. Imports no torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from xlan.errors import WeightsError
+from xlan.errors import DataError, WeightsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_LISTED = 10
+LARGEST = 127.0  # of 8 bits with a sign
+SCALES = ".scales"  # behind the name of a tensor in 8 bits
+
+Floats = npt.NDArray[np.float32]
 
 
 def compare_weights(
@@ -60,3 +68,47 @@ def read_tensors(path: str | os.PathLike[str], *, max_bytes: int) -> tuple[dict[
         raise WeightsError(f"{source}: no such file") from None
     except (OSError, SafetensorError, TypeError) as error:  # TypeError: a type that numpy does not have
         raise WeightsError(f"{source}: is not a readable safetensors file: {error}") from None
+
+
+def load_weights(file: Path) -> dict[str, Tensor]:
+    """Tensors of torch by name from a safetensors file.
+
+    Raises:
+        WeightsError: it is damaged.
+        DataError: it cannot be read.
+    """
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise WeightsError(f"{file}: not a valid safetensors file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def quantise_rows(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
+    """`[..., D]` → the same in 8 bits and scales `[..., 1]`: a row times its scale is what it was, nearly."""
+    largest = np.abs(values).max(axis=-1, keepdims=True) / LARGEST
+    scales = np.where(largest > 0, largest, 1.0).astype(np.float32)
+    return np.rint(values / scales).astype(np.int8), scales
+
+
+def packed_rows(name: str, values: Floats, *, int8: bool) -> dict[str, npt.NDArray[Any]]:
+    """A matrix as tensors of a file: float16, or 8 bits with a scale for each row."""
+    if not int8:
+        return {name: values.astype(np.float16)}
+    rows, scales = quantise_rows(values)
+    return {name: rows, name + SCALES: scales}
+
+
+def unpacked_rows(name: str, tensors: Mapping[str, npt.NDArray[Any]]) -> Floats | None:
+    """What `packed_rows` packed, float32; None where it is missing or its scales are."""
+    rows, scales = tensors.get(name), tensors.get(name + SCALES)
+    if rows is None or rows.ndim != 2:
+        return None
+    if rows.dtype != np.int8:
+        return np.asarray(rows, np.float32) if scales is None else None
+    if scales is None or scales.shape != (len(rows), 1):
+        return None
+    return np.asarray(rows * scales.astype(np.float32), np.float32)

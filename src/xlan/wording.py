@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from xlan.engines.interface import Decoded, Floats, SearchRequest
 from xlan.errors import DecodingError
+from xlan.looking import where_most
 from xlan.options import CaptionOptions
 from xlan.required import RequiredWords
 from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
-from xlan.types import Caption, Regions, Word
+from xlan.types import Caption, Look, Regions, Word
 
 
 def request_of(options: CaptionOptions, vocabulary: Vocabulary) -> SearchRequest:
@@ -67,8 +68,16 @@ def _phrases(wanted: str, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]
 def caption_of(found: Sequence[Decoded], regions: Regions, vocabulary: Vocabulary) -> Caption:
     """What an engine found for one image, in words: the first is the caption, the rest its `others`."""
     first, *others = [_caption(one, vocabulary) for one in found]
-    boxes = None if found[0].spatial is None else regions.boxes
-    return replace(first, others=tuple(others), boxes=boxes)
+    if found[0].spatial is None:
+        return replace(first, others=tuple(others))
+    words = tuple(replace(word, look=_look(word, regions)) for word in first.words)
+    return replace(first, words=words, others=tuple(others), boxes=regions.boxes, things=regions.things)
+
+
+def _look(word: Word, regions: Regions) -> Look | None:
+    if word.spatial is None:
+        return None
+    return where_most(word.spatial, regions.boxes, regions.things, regions.thing_of)
 
 
 def _caption(found: Decoded, vocabulary: Vocabulary) -> Caption:

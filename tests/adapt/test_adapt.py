@@ -79,10 +79,25 @@ def pictures(tmp_path: Path) -> list[Picture]:
 
 
 def begin(
-    folder: Path, pictures: list[Picture], network: EfficientNetLite, *, boxes: BoxLabels | None = None, epochs: int = 3
+    folder: Path,
+    pictures: list[Picture],
+    network: EfficientNetLite,
+    *,
+    boxes: BoxLabels | None = None,
+    epochs: float = 3,
+    precision: str = "fp32",
 ) -> Adaptation:
     settings = AdaptSettings(
-        "tiny", input_size=32, test_size=40, words=4, epochs=epochs, batch=4, rate=1e-3, warmup=2, min_area=0.8
+        "tiny",
+        input_size=32,
+        test_size=40,
+        words=4,
+        epochs=epochs,
+        batch=4,
+        rate=1e-3,
+        warmup=2,
+        min_area=0.8,
+        precision=precision,
     )
     return Adaptation(settings, train=pictures, val=pictures[:8], folder=folder, boxes=boxes, network=network)
 
@@ -115,7 +130,7 @@ def test_boxes_are_read_and_checked(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             BoxLabels.load(plain)
     packed.write_bytes(b"no gzip")
-    with pytest.raises(DataError, match=r"b\.json\.gz: not a whole \.gz file"):
+    with pytest.raises(DataError, match=r"b\.json\.gz: not a valid \.gz file"):
         BoxLabels.load(packed)
 
 
@@ -248,6 +263,28 @@ def test_a_run_learns_and_leaves_a_network(
     assert torch.allclose(extractor.network.head.conv.weight, averaged, atol=1e-2)
 
 
+def test_a_run_may_end_within_a_pass(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    run = begin(tmp_path, pictures, network(), epochs=1.5)
+    assert run.run()
+    assert run.step == run.total_steps == round(1.5 * (len(pictures) // run.settings.batch))
+    epochs = [record["epoch"] for record in read_json_lines(tmp_path / "log.jsonl") if "epoch" in record]
+    assert epochs == [1, 1.5]
+    assert begin(tmp_path, pictures, network(), epochs=1.5).run(), "a finished run stays finished"
+
+
+def test_bfloat16_learns_as_float32_does(
+    tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
+) -> None:
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        run = begin(tmp_path / precision, pictures, network(), epochs=2, precision=precision)
+        run.run()
+        losses[precision] = run.evaluate()["val_loss"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)
+
+
 def test_the_head_that_is_kept_names_words_as_the_trained_one(
     tmp_path: Path, pictures: list[Picture], network: Callable[[], EfficientNetLite]
 ) -> None:
@@ -371,7 +408,7 @@ def test_other_settings_or_captions_are_not_resumed(
     begin(tmp_path, pictures, network()).run(until_step=1)
     with pytest.raises(TrainingError, match=r"other settings \(epochs was 3, is 5\); choose another folder"):
         begin(tmp_path, pictures, network(), epochs=5)
-    with pytest.raises(TrainingError, match="was started with other heads; give --boxes exactly as then"):
+    with pytest.raises(TrainingError, match="was started with other heads; give --boxes exactly as before"):
         begin(tmp_path, pictures, network(), boxes=BoxLabels(("a",), {}))
     for picture in pictures:
         object.__setattr__(picture, "captions", ("one purple cow jumps high",))

@@ -189,7 +189,7 @@ def test_the_review_writes_decisions(server: ReviewServer, site: Path) -> None:
     assert (site / "marked.html").read_text() == '<img src="img/1.png">'
     (site / "notes.md").write_text("changed\n\n![](img/2.png)\n")
     status, said = decide(number=6, action="accept", text="A dog.")
-    assert (status, "changed by somebody else" in said) == (409, True)
+    assert (status, "changed by another program" in said) == (409, True)
     assert (site / "notes.md").read_text() == "changed\n\n![](img/2.png)\n"
 
 

@@ -333,7 +333,7 @@ def test_a_file_that_changed_is_not_written(tmp_path: Path) -> None:
     found = document(tmp_path, "x.html", "<img src=a.jpg>")
     changed = found.describe({0: "A dog."}, marked=True)
     found.path.write_text("somebody else's work")
-    with pytest.raises(DataError, match="changed by somebody else meanwhile"):
+    with pytest.raises(DataError, match="changed by another program meanwhile"):
         found.write(changed)
     assert found.path.read_text() == "somebody else's work"
 

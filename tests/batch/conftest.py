@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import http.server
 import io
-import os
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -108,29 +106,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts `xlan` commands in groups of their own and leaves none of them behind."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "xlan", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            **options,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        if process.stdout is not None:
-            process.stdout.close()
-        process.wait()
+def start(start_program: Start) -> Start:
+    """Starts `xlan` commands."""
+    return functools.partial(start_program, "xlan")
 
 
 def wait_until(true: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:

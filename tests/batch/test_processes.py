@@ -11,6 +11,9 @@ import pytest
 from tests.batch.conftest import PATIENCE, PictureServer, Start, children, rows_of, wait_until
 
 from xlan.batch.executors import MAX_LOST, Lost
+from xlan.batch.job import Job
+from xlan.batch.shards import DoneShard, commit
+from xlan.batch.storage import Storage
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,7 +58,7 @@ def test_killed_workers_and_drivers_lose_only_unfinished_shards(
     again = start(*command, "-o", str(out))
     output, _ = again.communicate(timeout=PATIENCE)
     assert again.returncode == 3, output  # two pictures cannot be used
-    assert "4 shards already done before" in output
+    assert "4 shards already done" in output
     assert {i: server.asked[i] for i in range(HELD)} == {i: before[i] for i in range(HELD)}
     undisturbed = start(*command, "-o", str(whole))
     assert undisturbed.communicate(timeout=PATIENCE)
@@ -72,7 +75,7 @@ def test_ctrl_c_says_how_to_continue(command: list[str], start: Start, tmp_path:
     os.killpg(driver.pid, signal.SIGINT)
     output, _ = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 130, output
-    assert output.splitlines()[-1] == "interrupted: shards that are done are kept; the same command continues"
+    assert output.splitlines()[-1] == "interrupted: finished shards are kept; the same command continues"
     assert "Traceback" not in output
     wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers))
 
@@ -120,9 +123,23 @@ def test_a_shard_that_kills_its_workers_is_given_up() -> None:
         assert shards.next() == 7  # before the next one, so that it is known soon
     answer = shards.lost(7, "killed by signal 9")
     assert answer is not None
-    assert answer["error"].startswith("shard 7: 3 workers were lost over it (the last: killed by signal 9)")
+    assert answer["error"].startswith("shard 7: 3 workers died on it (the last: killed by signal 9)")
     assert (shards.next(), shards.next()) == (8, None)
     assert len(said) == MAX_LOST - 1
+
+
+def test_a_shard_whose_worker_died_after_the_marker_is_not_made_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    storage = Storage(str(tmp_path))
+    storage.write("part-00007.parquet", b"rows")
+    shards = Lost([7, 8], said.append, Job("caption", str(tmp_path)))
+    assert (shards.next(), shards.next()) == (7, 8)
+    assert shards.lost(7, "killed by signal 9") is None  # its file is whole, but nothing says so
+    assert shards.next() == 7
+    commit(storage, DoneShard(7, rows=5, errors=1, bytes=4), {})
+    assert shards.lost(7, "killed by signal 9") == {"number": 7, "rows": 5, "errors": 1, "bytes": 4}
+    assert shards.next() is None
+    assert said[-1] == "a worker was lost (killed by signal 9); it had finished shard 7"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")

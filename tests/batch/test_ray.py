@@ -89,7 +89,7 @@ def test_lost_workers_nodes_and_drivers_lose_only_unfinished_shards(
     again = start(*command, "-o", str(out), "--ray", cluster.address)
     output, _ = again.communicate(timeout=PATIENCE)
     assert again.returncode == 3, output  # two pictures cannot be used
-    (before_again,) = re.findall(r"(\d+) shards already done before", output)
+    (before_again,) = re.findall(r"(\d+) shards already done", output)
     assert kept <= int(before_again)  # a worker may finish the shard it had after the driver is gone
     undisturbed = start(*command, "-o", str(whole), "--workers", "1")
     assert undisturbed.communicate(timeout=PATIENCE)

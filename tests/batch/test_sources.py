@@ -125,7 +125,7 @@ def test_what_is_wrong_with_an_input_is_one_line(pictures: Path, tmp_path: Path)
     (tmp_path / "bad.txt").write_text("a.png\nsimplecache::s3://x/y\n")
     (tmp_path / "empty").mkdir()
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("cut.tar", {}, "cut.tar: is cut short inside '000.png'"),
+        ("cut.tar", {}, "cut.tar: is truncated inside '000.png'"),
         (
             "t.parquet",
             {},
@@ -157,7 +157,7 @@ def test_a_picture_that_cannot_be_read_is_an_error_of_its_own(pictures: Path, tm
     (pictures / "a" / "00.png").unlink()
     os.truncate(tmp_path / "s.tar", 600)
     with ShardPictures(items) as shard:
-        for number, expected in ((0, "no such file"), (1, "is cut short"), (3, "holds no picture in this row")):
+        for number, expected in ((0, "no such file"), (1, "is truncated"), (3, "holds no picture in this row")):
             with pytest.raises(ImageError, match=expected):
                 shard.pictures[number].read()
         assert shard.pictures[4].read() == PICTURES[1]

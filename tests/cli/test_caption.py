@@ -91,7 +91,8 @@ def test_json_lines(run, photos: Path) -> None:
     result = run("photos/0.png", "photos/1.png", "--json", "--beams", "2")
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert [record["image"] for record in records] == ["photos/0.png", "photos/1.png"]
-    assert set(records[0]) == {"image", "version", "caption", "confidence", "score", "words", "others", "boxes"}
+    keys = {"image", "version", "caption", "confidence", "score", "words", "others", "boxes", "things"}
+    assert set(records[0]) == keys
     assert len(records[0]["others"]) == 1
     assert " ".join(word["text"] for word in records[0]["words"]) == records[0]["caption"]
 
@@ -253,7 +254,7 @@ def test_captions_of_another_model_are_not_taken_for_these(run, photos: Path, mo
 
 def test_captions_of_unknown_origin_are_not_continued(run, photos: Path) -> None:
     Path("out.jsonl").write_text('{"image": "photos/0.png", "caption": "a dog"}\n')
-    with pytest.raises(DataError, match=r"already exists, and nothing says with which model and options it was made"):
+    with pytest.raises(DataError, match=r"already exists, but the model and options it was made with are unknown"):
         run("photos", "-o", "out.jsonl")
 
 
@@ -322,7 +323,7 @@ def test_what_the_model_cannot_do_is_said_before_anything_is_written(run, photos
 
 
 def test_without_a_model_it_says_so(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", photos / "none")
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", photos / "none")
     with pytest.raises(ModelError, match="ships no trained model; give a model directory"):
         CliRunner().invoke(app, ["caption", str(photos)], catch_exceptions=False)
 

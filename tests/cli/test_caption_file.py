@@ -73,25 +73,17 @@ def test_lines_are_there_before_the_file_is_closed(path: Path) -> None:
 
 def test_a_line_of_json(tmp_path: Path) -> None:
     record = json.loads(as_json("é.jpg", DOG))
+    unknown = {"confidence": None, "runners_up": [], "spatial": None, "channel": None, "looked_at": None}
     assert record == {
         "image": "é.jpg",
         "version": 1,
         "caption": "a dog",
         "confidence": 0.47,
         "score": -1.5,
-        "words": [
-            {"text": "a", "probability": 0.9, "confidence": None, "runners_up": [], "spatial": None, "channel": None},
-            {
-                "text": "dog",
-                "probability": 0.25,
-                "confidence": None,
-                "runners_up": [],
-                "spatial": None,
-                "channel": None,
-            },
-        ],
+        "words": [{"text": "a", "probability": 0.9, **unknown}, {"text": "dog", "probability": 0.25, **unknown}],
         "others": [{"caption": "a cat", "confidence": 0.3, "score": -2.0}],
         "boxes": None,
+        "things": [],
     }
     assert "é.jpg" in as_json("é.jpg", DOG)
 

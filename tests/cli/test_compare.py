@@ -101,7 +101,7 @@ def test_the_page_shows_references_and_pictures(files: list[str], tmp_path: Path
 
 
 def test_pictures_need_a_page(files: list[str], tmp_path: Path) -> None:
-    assert "name it with -o page.html" in str(run(*files, "--pictures", str(tmp_path)).exception)
+    assert "name the page with -o page.html" in str(run(*files, "--pictures", str(tmp_path)).exception)
 
 
 def test_the_same_images_under_different_names_are_compared(files: list[str], tmp_path: Path) -> None:

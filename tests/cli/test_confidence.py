@@ -56,7 +56,7 @@ def test_a_model_is_fitted_and_checked(model: Path, shapes: Path, tmp_path: Path
     fitted = run("fit", model, *files, "--split", "train", "--limit", 300)
     assert fitted.exit_code == 0, fitted.output
     assert "captions of train; people use" in fitted.output
-    assert Captioner.from_pretrained(model).judge.is_calibrated
+    assert Captioner.from_pretrained(model).judge.calibration is not None
 
     checked = run("check", model, *files, "--split", "train", "--json", "-o", tmp_path / "page.html")
     assert checked.exit_code == 0, checked.output

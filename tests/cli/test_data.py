@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from xlan.cli.data import app
-from xlan.cli.main import main
 from xlan.data.captions import load_captions
 from xlan.data.shapes import make_shapes, write_shapes
 from xlan.errors import DataError
@@ -168,15 +167,9 @@ def test_bad_input_gives_one_line_and_status_1(
     arguments: list[str],
     message: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error_of: Callable[..., str],
 ) -> None:
     if arguments[1] != ".":
         (tmp_path / "captions.csv").write_text("file,caption\na.jpg,A dog\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["xlan", "data", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 1
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    assert message in error_of("data", *arguments)

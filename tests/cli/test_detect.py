@@ -11,6 +11,7 @@ import torch
 from PIL import Image, ImageDraw
 from typer.testing import CliRunner, Result
 
+from xlan.cli.engine import detector_for_names
 from xlan.cli.main import app
 from xlan.errors import ModelError
 from xlan.model.build import build_model
@@ -27,6 +28,7 @@ from xlan.vision.efficientnet import EfficientNetLite
 from xlan.vision.grid import GridExtractor
 from xlan.vision.grid_settings import GridSettings
 from xlan.vision.lite import SPECS, LiteSpec
+from xlan.vision.naming import NamingExtractor
 from xlan.vision.store import FeatureStore
 
 SMALL = BottomUpSpec(
@@ -73,6 +75,14 @@ def lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     heads = LiteHeads(LiteDetectorSpec("tiny", tuple(NAMES), input_size=64, channels=8, hidden=16))
     save_lite(tmp_path / "lite", LiteDetector(network, heads), vision=tmp_path / "vision.safetensors")
     return tmp_path / "lite"
+
+
+@pytest.fixture(params=["torch", "onnx"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine that is installed."""
+    if request.param == "onnx":
+        pytest.importorskip("onnxruntime")
+    return str(request.param)
 
 
 def captioner(folder: Path, feature_dim: int) -> Path:
@@ -153,7 +163,7 @@ def test_one_file_cannot_hold_drawings_of_several(photo: Path, bottom_up: Path, 
 
 
 def test_without_any_detector(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", tmp_path)
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", tmp_path)
     with pytest.raises(ModelError, match="this version of xlan comes without a detector; give one with --detector DIR"):
         run("detect", photo)
 
@@ -203,12 +213,9 @@ def test_bottom_up_has_no_grid(photo: Path, bottom_up: Path, tmp_path: Path) -> 
 # captioning
 
 
-@pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_a_released_model_captions_a_photo_with_a_detector(
     photo: Path, bottom_up: Path, tmp_path: Path, engine: str
 ) -> None:
-    if engine == "onnx":
-        pytest.importorskip("onnxruntime")
     model = captioner(tmp_path / "model", 64)
     made = Captioner.from_pretrained(model, detector=bottom_up, engine=engine)  # type: ignore[arg-type]
     detector = load_detector(bottom_up)
@@ -260,3 +267,114 @@ def test_a_detector_of_another_width_is_refused(bottom_up: Path, tmp_path: Path)
 
 def test_packing_needs_something_that_sees(tmp_path: Path) -> None:
     assert run("pack", tmp_path, "-o", tmp_path / "whole").exit_code == 2
+
+
+# Names for what words look at
+
+
+@pytest.fixture
+def on_grid(lite: Path, tmp_path: Path) -> Path:
+    """A model directory on the cells of the small detector's own network."""
+    model = captioner(tmp_path / "plain", 24)
+    run("pack", model, "--vision", lite / "vision.safetensors", "-o", tmp_path / "on-grid")
+    return tmp_path / "on-grid"
+
+
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a random detector name what it would otherwise not be sure of."""
+    monkeypatch.setattr("xlan.engines.load.LEAST_SCORE", 0.0)
+    monkeypatch.setattr("xlan.vision.naming.LEAST_SCORE", 0.0)
+
+
+def test_words_of_a_model_on_regions_point_at_named_boxes(
+    photo: Path, bottom_up: Path, tmp_path: Path, engine: str
+) -> None:
+    model = captioner(tmp_path / "model", 64)
+    options = ("--model", model, "--detector", bottom_up, "--engine", engine)
+    said = json.loads(run("caption", photo, *options, "--json").stdout)
+    found = load_detector(bottom_up)
+    expected = found.detect([found.prepare(Image.open(photo))])[0]
+    assert [thing["name"] for thing in said["things"]] == list(expected.names)
+    assert all(word["spatial"] is None for word in said["words"])
+    for word in said["words"]:
+        look = word["looked_at"]
+        assert look["name"] == expected.names[look["region"]]
+        np.testing.assert_allclose(look["box"], expected.regions.boxes[look["region"]], atol=1e-5)
+    explained = json.loads(run("explain", photo, *options, "-o", tmp_path / "page.html", "--json").stdout)
+    assert [word["looked_at"] for word in explained["words"]] == [word["looked_at"] for word in said["words"]]
+    page = (tmp_path / "page.html").read_text()
+    assert page.count('class="plate"') == len(said["words"])
+    assert f"{said['words'][0]['looked_at']['name']}</text>" in page
+    assert run("explain", photo, *options, "-o", tmp_path / "figure.png").exit_code == 0
+
+
+def test_beside_a_grid_the_captions_stay_and_boxes_get_names(
+    photo: Path, on_grid: Path, lite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager(monkeypatch)
+    alone = Captioner.from_pretrained(on_grid).caption(photo, attention=True)
+    named = Captioner.from_pretrained(on_grid, detector=lite).caption(photo, attention=True)
+    assert (alone.text, alone.score) == (named.text, named.score)
+    assert alone.things == ()
+    assert {thing.name for thing in named.things} <= set(NAMES)
+    assert named.things
+    for word in named.words:
+        assert word.look is not None
+        if word.look.thing is not None:
+            assert word.look.region is None
+            assert word.look.box == named.things[word.look.thing].box
+
+
+def test_bottom_up_attention_can_look_beside_a_grid_too(
+    photo: Path, on_grid: Path, bottom_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager(monkeypatch)
+    named = Captioner.from_pretrained(on_grid, detector=bottom_up).caption(photo, attention=True)
+    assert named.things
+    assert {thing.name for thing in named.things} <= set(NAMES)
+
+
+def test_without_attention_nobody_asks_the_detector(
+    photo: Path, on_grid: Path, lite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Captioner.from_pretrained(on_grid, detector=lite)
+    assert isinstance(made.extractor, NamingExtractor)
+    monkeypatch.setattr(made.extractor.detector, "detect", lambda images: pytest.fail(f"asked for {len(images)}"))
+    assert made.caption(photo).things == ()
+    assert [result.things for result in made.caption_stream([photo])] == [()]  # type: ignore[union-attr]
+
+
+def test_a_detector_in_the_directory_of_a_model_on_grid_cells_names_only(
+    photo: Path, lite: Path, tmp_path: Path
+) -> None:
+    words = Vocabulary.from_words(["a"])
+    spec = XLANSpec(form="paper", vocab_size=len(words), feature_dim=24, dim=8, depth=1)
+    vision = GridExtractor.load(lite / "vision.safetensors")
+    state = build_model(spec).state_dict()
+    save_pretrained(tmp_path / "model", spec, state, words, features=vision.description)
+    run("pack", tmp_path / "model", "--vision", lite / "vision.safetensors", "--detector", lite, "-o", tmp_path / "w")
+    assert not Captioner.from_pretrained(tmp_path / "w").names_things
+    assert detector_for_names(None, tmp_path / "w") == tmp_path / "w" / "detector"
+    named = Captioner.from_pretrained(tmp_path / "w", detector=tmp_path / "w" / "detector")
+    assert isinstance(named.extractor, NamingExtractor)
+
+
+def test_explaining_two_models_names_boxes_for_both(
+    photo: Path, on_grid: Path, lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager(monkeypatch)
+    options = ("--model", on_grid, "--compare", on_grid, "--detector", lite, "-o", tmp_path / "page.html", "--json")
+    lines = run("explain", photo, *options).stdout.splitlines()
+    assert [len(json.loads(line)["things"]) > 0 for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (10000, 3), (3, 10000)])
+@pytest.mark.parametrize("kind", ["bottom_up", "lite"])
+def test_pictures_of_odd_sizes(
+    tmp_path: Path, kind: str, size: tuple[int, int], request: pytest.FixtureRequest
+) -> None:
+    Image.new("RGB", size, "navy").save(tmp_path / "odd.png")
+    result = run("detect", tmp_path / "odd.png", "--detector", request.getfixturevalue(kind), "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert (found["width"], found["height"]) == size

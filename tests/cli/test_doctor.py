@@ -90,7 +90,7 @@ def test_a_damaged_model_is_found(model_directory: Path, tmp_path: Path) -> None
 
 
 def test_a_package_without_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("xlan.pipeline.SHIPPED", tmp_path / "none")
+    monkeypatch.setattr("xlan.pretrained.SHIPPED", tmp_path / "none")
     (check,) = health.model_checks(None, engine_works=True)
     assert (check.status, check.fix) == ("absent", "xlan caption --model DIR PICTURE")
 

@@ -163,25 +163,15 @@ def test_a_folder_without_pictures(tmp_path: Path, vision: Path) -> None:
         run("features", "extract", tmp_path / "empty", "-o", tmp_path / "store", "--vision", vision)
 
 
+TINY_RUN = ("--network", "tiny", "--input-size", "64", "--test-size", "64", "--words", "3", "--batch", "4")
+
+
 def test_adapt_leaves_a_network_that_extract_reads(
     dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = EfficientNetLite(SPECS["tiny"])
     monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
-    options = (
-        "--network",
-        "tiny",
-        "--input-size",
-        "64",
-        "--test-size",
-        "64",
-        "--words",
-        "3",
-        "--epochs",
-        "1",
-        "--batch",
-        "4",
-    )
+    options = (*TINY_RUN, "--epochs", "1")
     result = run("adapt", dataset, "-o", tmp_path / "run", *options)
     assert result.exit_code == 0
     assert "starting: 12 pictures, 3 steps, 3 words" in result.stderr
@@ -198,22 +188,9 @@ def test_a_term_signal_makes_adapt_save_and_end(
 ) -> None:
     made = EfficientNetLite(SPECS["tiny"])
     monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
-    monkeypatch.setattr("xlan.cli.adapt._show", lambda record: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("xlan.cli.single_run._show", lambda record: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
-    options = (
-        "--network",
-        "tiny",
-        "--input-size",
-        "64",
-        "--test-size",
-        "64",
-        "--words",
-        "3",
-        "--epochs",
-        "2",
-        "--batch",
-        "4",
-    )
+    options = (*TINY_RUN, "--epochs", "2")
     result = CliRunner().invoke(app, ["adapt", str(dataset), "-o", str(tmp_path / "run"), *options])
     assert result.exit_code != 0
     assert signal.getsignal(signal.SIGTERM) is before

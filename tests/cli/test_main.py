@@ -22,10 +22,32 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_explains_and_needs_no_heavy_import():
-    code = "import sys; import xlan.cli.main; print(sorted({'torch', 'numpy', 'PIL'} & set(sys.modules)))"
+    code = "import sys; from xlan.cli.main import app; print(sorted({'torch', 'numpy', 'PIL'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
     assert "import-checkpoint" in run("--help").stdout
+
+
+def test_only_the_typed_command_is_imported():
+    code = (
+        "import sys; sys.argv = ['xlan', 'caption', '--help']\n"
+        "from xlan.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: print({'xlan.cli.train', 'xlan.cli.doctor', 'rich'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("Usage: xlan caption ")
+    assert done.stderr.strip() == "set()"
+
+
+def test_a_run_without_a_bar_does_not_import_rich():
+    code = (
+        "import sys; from xlan.cli.caption import _Console\n"
+        "with _Console([], bar=True) as console: console.move()\n"
+        "print('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_version():

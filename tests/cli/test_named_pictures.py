@@ -37,5 +37,5 @@ def test_missing_and_broken_pictures_are_one_note(photos: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected a folder with pictures"):
+    with pytest.raises(DataError, match="no such folder of pictures"):
         find_thumbnails(tmp_path / "none", {1: []}, note=print)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from xlan.confidence.calibration import Calibration, reliability
 from xlan.confidence.evidence import WORD_FEATURES, Evidence
+from xlan.confidence.measure import rank_correlation
 from xlan.errors import DataError, ModelError
 
 
@@ -24,7 +25,9 @@ def made_up(count: int, seed: int) -> tuple[list[Evidence], list[list[bool]]]:
         rows = random.normal(size=(words, len(WORD_FEATURES)))
         rows[:, 0] = 1.0
         chance = 1 / (1 + np.exp(-1.5 * np.tanh(rows[:, 1]) - rows[:, 6] + 0.3 * rows[:, 6] ** 2))
-        evidence.append(Evidence(tuple(range(words)), rows, (float(rows[:, 3].mean()), float(random.normal()))))
+        evidence.append(
+            Evidence(tuple(range(words)), rows, (float(rows[:, 3].mean()), *random.normal(size=2).tolist()))
+        )
         used.append((random.random(words) < chance).tolist())
     return evidence, used
 
@@ -48,7 +51,7 @@ def test_what_is_said_comes_true_on_captions_that_were_not_fitted(fitted: Calibr
 @settings(max_examples=30)
 @given(st.lists(st.floats(-50, 50), min_size=len(WORD_FEATURES), max_size=len(WORD_FEATURES)))
 def test_any_evidence_gives_a_chance(fitted_once: Calibration, row: list[float]) -> None:
-    known = Evidence((0,), np.array([row]), (row[1], row[2]))
+    known = Evidence((0,), np.array([row]), (row[1], row[2], row[3]))
     assert 0 <= fitted_once.words(known)[0] <= 1
     assert 0 <= fitted_once.share(known) <= 1
 
@@ -59,7 +62,7 @@ def fitted_once(fitted: Calibration) -> Calibration:
 
 
 def test_a_caption_without_content_words_is_doubtful(fitted: Calibration) -> None:
-    nothing = Evidence((), np.zeros((0, len(WORD_FEATURES))), (-1.0, 0.0))
+    nothing = Evidence((), np.zeros((0, len(WORD_FEATURES))), (-1.0, 0.0, 0.0))
     assert fitted.share(nothing) < 0.5
 
 
@@ -94,6 +97,24 @@ def test_a_bad_file_is_told(tmp_path: Path, fitted: Calibration, change, message
 def test_too_few_captions_are_refused() -> None:
     with pytest.raises(DataError, match="at least 200 captions with content words to fit on, got 20"):
         Calibration.fit(*made_up(20, seed=1))
+
+
+def test_with_scores_the_order_follows_them_too_and_what_is_said_stays_true() -> None:
+    """Scores that follow the third number about a caption, of which the share of right words knows nothing."""
+    evidence, used = made_up(3000, seed=1)
+    by_score = Calibration.fit(evidence, used, [known.caption[2] for known in evidence])
+    fresh, truth = made_up(3000, seed=2)
+    said = [by_score.share(known) for known in fresh]
+    assert reliability(said, [float(np.mean(u)) for u in truth]).error < 0.03
+    scores = [known.caption[2] for known in fresh]
+    without = Calibration.fit(evidence, used)
+    plain = [without.share(known) for known in fresh]
+    assert rank_correlation(said, scores) > rank_correlation(plain, scores) + 0.3
+
+
+def test_as_many_scores_as_captions_are_wanted() -> None:
+    with pytest.raises(DataError, match="one score for every caption, 300, got 2"):
+        Calibration.fit(*made_up(300, seed=1), [1.0, 2.0])
 
 
 def test_the_error_is_the_mean_distance_of_said_and_true() -> None:

@@ -22,30 +22,42 @@ def words(text: str, *log_probs: float) -> tuple[Word, ...]:
     return tuple(Word(word, chance) for word, chance in zip(text.split(), chances, strict=True))
 
 
+def known_about(witness: Witness, caption: tuple[Word, ...], others: list[tuple[Word, ...]]) -> Evidence:
+    return witness.evidence(caption, others, witness.look(PICTURE))
+
+
 def column(known: Evidence, name: str) -> list[float]:
     return known.words[:, WORD_FEATURES.index(name)].tolist()
 
 
 def test_only_content_words_are_looked_at() -> None:
     spoken = words("a dog with a kite", -0.1, -0.5, -0.2, -0.1, -2.0)
-    known = Witness(HEAD).evidence(spoken, [], PICTURE)
+    known = known_about(Witness(HEAD), spoken, [])
     assert known.places == (1, 4)
     assert column(known, "log_probability") == pytest.approx([-0.5, -2.0])
 
 
 def test_the_likelier_of_singular_and_plural_counts() -> None:
-    known = Witness(HEAD).evidence(words("dog kite"), [], PICTURE)
+    known = known_about(Witness(HEAD), words("dog kite"), [])
     assert column(known, "seen") == pytest.approx([2.0, -2.0])
 
 
 def test_other_captions_agree_or_not() -> None:
-    known = Witness().evidence(words("dog cow"), [words("two dogs"), words("a cat")], PICTURE)
+    known = known_about(Witness(), words("dog cow"), [words("two dogs"), words("a cat")])
     assert column(known, "in_other_captions") == [0.5, 0.0]
 
 
 def test_without_a_head_nothing_is_seen() -> None:
-    assert column(Witness().evidence(words("dog"), [], PICTURE), "seen_known") == [0.0]
+    assert column(known_about(Witness(), words("dog"), []), "seen_known") == [0.0]
 
 
 def test_impossible_words_keep_finite_evidence() -> None:
-    assert np.isfinite(Witness().evidence((Word("dog", 0.0),), [], PICTURE).words).all()
+    assert np.isfinite(known_about(Witness(), (Word("dog", 0.0),), []).words).all()
+
+
+def test_coverage_is_the_share_of_what_is_expected_that_the_caption_names() -> None:
+    dog, kite = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))  # log-odds 4 - 2 or 5 - 3, and -2
+    assert known_about(Witness(HEAD), words("two dogs"), []).caption[2] == pytest.approx(dog / (dog + kite))
+    assert known_about(Witness(HEAD), words("a dog with a kite"), []).caption[2] == pytest.approx(1.0)
+    assert known_about(Witness(HEAD), words("a cow"), []).caption[2] == 0.0
+    assert known_about(Witness(), words("a dog"), []).caption[2] == 0.0

@@ -23,7 +23,7 @@ Make = Callable[..., CaptionDataset]
 def test_what_is_in_it(make: Make) -> None:
     dataset = make()
     assert len(dataset) == 32
-    assert dataset.caption_count == sum(len(image.captions) for image in dataset.images)
+    assert len(dataset.positions) == sum(len(image.captions) for image in dataset.images)
     assert len(dataset.regions(0)) == dataset.region_count(0) == 2
     assert (dataset.regions(0).features == 1).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -18,18 +19,18 @@ from typer.testing import CliRunner, Result
 from xlan.adapt.data import WHOLE, BoxLabels, View, random_view
 from xlan.cli.main import app
 from xlan.config import load_detector_config
-from xlan.detector_training.build import marked_classes
+from xlan.detector_training.build import marked_classes, repeated
 from xlan.detector_training.data import DetectionLoader, boxes_in_view
 from xlan.detector_training.evaluate import Scored, average_precision, proposal_recall
 from xlan.detector_training.losses import Targets, match, sample
 from xlan.detector_training.run import DetectorRun, DetectorSettings
 from xlan.errors import ConfigError, DataError, ModelError, TrainingError, WeightsError
-from xlan.files import read_json_lines
+from xlan.files import open_locked, read_json_lines
 from xlan.training.stop import StopRequest
 from xlan.vision.detector.directory import load_detector
 from xlan.vision.detector.lite_extractor import LiteExtractor, LiteSelection
 from xlan.vision.efficientnet import EfficientNetLite
-from xlan.vision.grid import GridExtractor
+from xlan.vision.grid import GridExtractor, load_vision
 from xlan.vision.grid_settings import GridSettings
 from xlan.vision.lite import SPECS, LiteSpec
 from xlan.vision.sources import Picture
@@ -154,6 +155,26 @@ def test_boxes_are_matched_by_overlap() -> None:
     assert found.tolist() == [0, -1, -2]  # the best there is, though it is not good
 
 
+def test_small_background_is_unknown_where_only_a_machine_looked() -> None:
+    boxes = torch.tensor([[80.0, 80.0, 90.0, 90.0], [10.0, 10.0, 60.0, 60.0]])
+    people, machine = Targets(*_nothing()), Targets(*_nothing(), blind=20.0)
+    assert match(boxes, people, low=0.3, high=0.7, best_too=False)[0].tolist() == [-1, -1]
+    assert match(boxes, machine, low=0.3, high=0.7, best_too=False)[0].tolist() == [-2, -1]
+
+
+def test_pictures_that_people_marked_are_shown_more_often(tmp_path: Path) -> None:
+    pictures = [Picture(name, f"{name}.png", tmp_path / f"{name}.png") for name in "abc"]
+    some = BoxLabels(CLASSES, {}, by_people=frozenset({"b"}))
+    assert [picture.id for picture in repeated(pictures, some, 3)] == ["a", "b", "c", "b", "b"]
+    everything = BoxLabels(CLASSES, {}, by_people=frozenset("abc"))
+    assert repeated(pictures, everything, 3) == pictures
+
+
+def test_boxes_say_which_pictures_people_marked(config: Path) -> None:
+    labels = BoxLabels.load(config.parent / "boxes.json", config.parent / "true.json")
+    assert labels.by_people == {"0", "1", "2"}
+
+
 def test_without_things_everything_is_background() -> None:
     found, _ = match(torch.rand(5, 4), Targets(*_nothing()), low=0.3, high=0.7, best_too=True)
     assert found.tolist() == [-1] * 5
@@ -239,9 +260,9 @@ def test_a_detector_learns_to_find_squares(
     assert before < 20
     assert last["AP50"] > 40
     assert last["recall100"] > 80
-    detector = load_detector(tmp_path / "run" / "detector", regions=(0, 5), confidence=0.3)
+    detector = load_detector(tmp_path / "run" / "detector", regions=(1, 5), confidence=0.3)
     found = detector.detect([detector.prepare(Image.open(tmp_path / "0.png"))])[0]
-    assert "red" in found.names
+    assert found.names[0] == "red"
 
 
 @pytest.mark.parametrize("backbone", ["shared", "own"])
@@ -264,6 +285,29 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         records = list(read_json_lines(tmp_path / name / "log.jsonl"))
         logs.append([{key: value for key, value in record.items() if key != "images_per_s"} for record in records])
     assert logs[0] == logs[1]
+
+
+def test_a_run_may_be_part_of_a_pass_and_compute_in_bfloat16(
+    tmp_path: Path, drawn: tuple[list[Picture], BoxLabels], vision: Path
+) -> None:
+    pytest.importorskip("pycocotools")
+    run = begin(tmp_path / "run", drawn, vision, epochs=0.7, precision="bf16")
+    assert run.total_steps == 2  # of three
+    assert run.run()
+    last = list(read_json_lines(tmp_path / "run" / "log.jsonl"))[-1]
+    assert (last["step"], last["epoch"]) == (2, 0.667)
+    weights = load_file(tmp_path / "run" / "checkpoint.safetensors")
+    assert {weights[name].dtype for name in weights if name.startswith("model.")} == {torch.float32}
+
+
+def test_a_backbone_of_its_own_starts_as_the_file_has_it(
+    tmp_path: Path, drawn: tuple[list[Picture], BoxLabels], vision: Path
+) -> None:
+    run = begin(tmp_path / "run", drawn, vision, backbone="own")
+    pixels = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        for ours, theirs in zip(run.model.network(pixels), load_vision(vision)[0](pixels), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 def test_a_shared_backbone_stays_as_it_is(tmp_path: Path, drawn: tuple[list[Picture], BoxLabels], vision: Path) -> None:
@@ -396,6 +440,30 @@ def test_the_command_trains_and_measures(config: Path, tmp_path: Path) -> None:
     measured = json.loads(run_cli("detector", "evaluate", config).stdout)
     assert measured.keys() == {"step", "pictures", "AP", "AP50", "AP75", "AR100", "recall100"}
     assert (measured["step"], measured["pictures"]) == (2, 3)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_folder_that_another_run_is_using(config: Path, tmp_path: Path, command: str) -> None:
+    pytest.importorskip("fcntl")
+    pytest.importorskip("pycocotools")
+    (tmp_path / "out").mkdir()
+    half = tmp_path / "out" / ".checkpoint.safetensors.abc.tmp"
+    half.write_bytes(b"what the other one is writing")
+    lock = open_locked(tmp_path / "out" / ".lock")
+    try:
+        with pytest.raises(TrainingError, match=r"out: another run is using this folder; choose another \(output=…\)"):
+            run_cli("detector", command, config)
+    finally:
+        os.close(lock)
+    assert half.exists()
+    assert run_cli("detector", command, config).exit_code == 0
+    assert not half.exists()
+
+
+def test_an_unwritable_folder(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError, match="file/run: cannot be written: Not a directory; choose another folder"):
+        run_cli("detector", "train", config, f"output={tmp_path / 'file' / 'run'}")
 
 
 def test_wrong_configurations_are_named(config: Path, tmp_path: Path) -> None:

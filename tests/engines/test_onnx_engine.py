@@ -92,6 +92,36 @@ def test_scores_are_the_same(engines: tuple[Engine, Engine]) -> None:
             np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+def test_encodings_stand_for_their_images(engines: tuple[Engine, Engine]) -> None:
+    regions, sentences = images(4, 2, 5), [[[4, 5, 6], [7]], [], [[8, 9, 10, 11, 12]]]
+    for engine in engines:
+        encodings = engine.encode(regions)
+        assert [len(one) for one in encodings] == [4, 2, 5]
+        alone = [one for image in regions for one in engine.encode([image])]
+        for one, other in zip(encodings, alone, strict=True):
+            assert one.arrays.keys() == other.arrays.keys()
+            for name, array in one.arrays.items():
+                np.testing.assert_allclose(array, other.arrays[name], atol=1e-4)
+        traced = replace(PLAIN, attention=True)
+        for ours, theirs in zip(engine.decode(encodings, traced), engine.decode(regions, traced), strict=True):
+            assert [one.ids for one in ours] == [one.ids for one in theirs]
+            assert ours[0].spatial is None or ours[0].spatial.shape == theirs[0].spatial.shape  # type: ignore[union-attr]
+        for got, expected in zip(engine.score(encodings, sentences), engine.score(regions, sentences), strict=True):
+            for a, b in zip(got, expected, strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_encodings_of_others_are_refused(engines: tuple[Engine, Engine]) -> None:
+    regions = images(3, 3)
+    ours, theirs = (engine.encode(regions) for engine in engines)
+    for engine, wrong in zip(engines, (theirs, ours), strict=True):
+        assert engine.encode([]) == []
+        with pytest.raises(ShapeError, match="expected encodings that this engine made with this model"):
+            engine.score(wrong, [[[4]], [[4]]])
+        with pytest.raises(ShapeError, match="expected regions or encodings for all 2 images, got 1 encodings"):
+            engine.decode([regions[0], wrong[0]], PLAIN)  # type: ignore[list-item]
+
+
 def test_a_caption_does_not_depend_on_its_batch(engines: tuple[Engine, Engine]) -> None:
     engine, _ = engines
     regions = images(4, 6, 1)
@@ -155,7 +185,7 @@ def test_weights_that_cannot_be_mapped(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         MappedWeights(file)
     file.write_bytes(b"no header at all")
-    with pytest.raises(WeightsError, match="not a whole safetensors file"):
+    with pytest.raises(WeightsError, match="not a valid safetensors file"):
         MappedWeights(file)
     save_file({"a": np.arange(3)}, file)
     with pytest.raises(WeightsError, match="a is stored as I64, expected float32 or float16"):

@@ -47,7 +47,7 @@ def test_scores_do_not_depend_on_the_pass(engine: TorchEngine, monkeypatch: pyte
     sentences = [[[4, 5], [6]], [], [[5, 7, 8], [4], []]]
     whole = engine.score(images, sentences)
     assert [[len(one) for one in image] for image in whole] == [[3, 2], [], [4, 2, 1]]
-    monkeypatch.setattr("xlan.engines.torch_engine._SENTENCES_PER_PASS", 2)
+    monkeypatch.setattr("xlan.engines.interface._SENTENCES_PER_PASS", 2)
     for one, other in zip(whole, engine.score(images, sentences), strict=True):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)

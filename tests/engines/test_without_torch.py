@@ -26,7 +26,7 @@ import xlan
 from xlan import Caption, Captioner, CaptionOptions, Regions, Vocabulary
 from xlan.engines.interface import Decoded, SearchRequest
 from xlan.errors import MissingExtraError
-import xlan.cli.main
+from xlan.cli.main import app
 
 
 class Parrot:

@@ -17,6 +17,10 @@ from xlan.cli.main import app
 from xlan.errors import ModelError, WeightsError, XlanError
 from xlan.export.directory import EXPORT, read_export
 from xlan.exporting import TOLERANCES, Tolerance, export_model
+from xlan.files import file_sha256
+from xlan.pretrained import FAMILIAR, WORD_HEAD, read_model_directory, save_pretrained
+from xlan.vision.familiar import Familiar
+from xlan.vision.words import WordHead
 
 
 def picture(seed: int) -> Image.Image:
@@ -85,7 +89,7 @@ def test_the_command_says_how_well_it_agrees(model_directory: Path, tmp_path: Pa
     assert sizes["vision.onnx"] < 0.6 * 13e6
     again = run(model_directory, "-o", tmp_path / "half")
     assert isinstance(again.exception, ModelError)
-    assert "an export already exists there; use --force to replace it" in str(again.exception)
+    assert "an export directory already exists there; use --force to replace it" in str(again.exception)
     assert run(model_directory, "-o", tmp_path / "half", "--force").exit_code == 0
     assert read_export(tmp_path / "half", verify=True).precision == "float32"
 
@@ -106,11 +110,36 @@ def test_8_bits_are_a_quarter_of_the_size(model_directory: Path, exported: Path,
     assert Captioner.from_pretrained(tmp_path / "int8").caption(picture(0)).words
 
 
-def test_8_bits_need_pictures(model_directory: Path, tmp_path: Path) -> None:
+def test_8_bits_without_pictures_leave_16_to_the_vision_network(
+    model_directory: Path, exported: Path, tmp_path: Path
+) -> None:
     result = run(model_directory, "-o", tmp_path / "int8", "--int8")
-    assert "need pictures to measure on; give some with --calibrate" in str(result.exception)
-    assert run(model_directory, "-o", tmp_path / "x", "--calibrate", "a.png").exit_code == 2
-    assert run(model_directory, "-o", tmp_path / "x", "--fp16", "--int8").exit_code == 2
+    assert result.exit_code == 0, result.exception
+    assert "the vision network keeps 16 bits; --calibrate with pictures gives it 8" in result.stderr
+    sizes = [(folder / "vision.onnx").stat().st_size for folder in (tmp_path / "int8", exported)]
+    assert 0.45 < sizes[0] / sizes[1] < 0.6
+
+
+def test_8_bits_are_for_confidence_too(model_directory: Path, tmp_path: Path) -> None:
+    found, random = read_model_directory(model_directory), np.random.default_rng(0)
+    width = found.spec.feature_dim
+    head = WordHead(("dog", "cat"), random.normal(size=(2, width)).astype(np.float32), np.zeros(2, np.float32))
+    familiar = Familiar.of(np.abs(random.normal(size=(20, 3, width))))
+    head.save(tmp_path / WORD_HEAD)
+    familiar.save(tmp_path / FAMILIAR)
+    extras = {**found.extras, WORD_HEAD: tmp_path / WORD_HEAD, FAMILIAR: tmp_path / FAMILIAR}
+    save_pretrained(tmp_path / "model", found.spec, found.weights(), found.vocabulary, extras=extras)
+    export_model(tmp_path / "model", tmp_path / "plain")
+    export_model(tmp_path / "model", tmp_path / "int8", precision="int8")
+    for name in (WORD_HEAD, FAMILIAR):
+        sizes = [(tmp_path / kind / name).stat().st_size for kind in ("int8", "plain")]
+        assert sizes[0] < 0.7 * sizes[1], name
+    assert Captioner.from_pretrained(tmp_path / "int8").caption(picture(0)).words
+
+
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    assert run("-o", tmp_path / "x", "--calibrate", "a.png").exit_code == 2
+    assert run("-o", tmp_path / "x", "--fp16", "--int8").exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,9 +207,17 @@ def test_a_wrong_vocabulary(copy: Path) -> None:
     text = json.dumps(vocabulary)
     (copy / "vocab.json").write_text(text)
     files = json.loads((copy / EXPORT).read_text())["files"]
-    files["vocab.json"]["bytes"] = len(text)
+    files["vocab.json"] = {"bytes": len(text), "sha256": file_sha256(copy / "vocab.json")}
     edit(copy, files=files)
     with pytest.raises(ModelError, match=r"vocab\.json has 12 words, the model has 11"):
+        Captioner.from_pretrained(copy)
+
+
+def test_a_vocabulary_with_other_words_of_the_same_length(copy: Path) -> None:
+    text = (copy / "vocab.json").read_text()
+    word = json.loads(text)["words"][-1]
+    (copy / "vocab.json").write_text(text.replace(f'"{word}"', f'"{word[::-1].swapcase()}"'))
+    with pytest.raises(WeightsError, match=r"vocab\.json: damaged \(its SHA-256 differs\); copy the directory again"):
         Captioner.from_pretrained(copy)
 
 

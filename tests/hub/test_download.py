@@ -155,7 +155,7 @@ def test_a_gated_model_says_what_to_do(published: Any) -> None:
     [
         (403, "the token has no right to read this repository (403)"),
         (429, "too many requests to the Hub (429)"),
-        (503, "the Hub has a problem of its own (503)"),
+        (503, "the Hub has an internal error (503)"),
     ],
 )
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

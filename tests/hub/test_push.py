@@ -102,7 +102,7 @@ def test_without_a_token_nothing_happens(hub: Any, small_model: Path, published:
     [
         ("/preupload/main", 403, "the token has no right to write this repository (403)"),
         ("/objects/batch", 403, "the token has no right to write this repository (403)"),
-        ("/commit/main", 500, "the Hub has a problem of its own (500)"),
+        ("/commit/main", 500, "the Hub has an internal error (500)"),
         ("/commit/main", 412, "the Hub refuses the request (412)"),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_missing_stemmer_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Program:
-    """The official program, spoken to over its pipes."""
+    """The official program, driven through its pipes."""
 
     def __init__(self, java: str, jar: Path) -> None:
         command = [java, "-Xmx2G", "-jar", str(jar), "-", "-", "-stdio", "-l", "en", "-norm"]

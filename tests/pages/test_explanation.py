@@ -6,6 +6,7 @@ import base64
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from xlan.looking import strongest
 from xlan.pages.explanation import SIDE, Account, explanation_page, gate_in_words, percent, where_it_looked
-from xlan.pages.heat import strongest
-from xlan.types import Caption, Word
+from xlan.types import Caption, Look, Thing, Word
 
 EVIL = "\"><script>alert(1)</script><img src=x onerror='y'>"
 Explained = Callable[..., Caption]
@@ -69,6 +70,33 @@ def test_the_heat_drawn_is_the_attention(picture: Image.Image, explained: Explai
         assert 0 not in drawn  # the picture as a whole
         for region, weight in drawn.items():
             assert weight == pytest.approx(float(word.spatial[region]), abs=5e-5)
+
+
+def named(caption: Caption, *looks: Look | None) -> Caption:
+    words = tuple(replace(word, look=look) for word, look in zip(caption.words, looks, strict=True))
+    things = (Thing("dog<b>", (0.5, 0.5, 1.0, 1.0), 0.9, "wet"),)
+    return replace(caption, words=words, things=things)
+
+
+def test_a_word_points_at_a_named_box(picture: Image.Image, explained: Explained) -> None:
+    box = (0.5, 0.5, 1.0, 1.0)
+    document = one(picture, named(explained("a", "dog"), None, Look(box, 0.4, 3, 0)))
+    plain, pointing = document.split('<li class="word">')[1:]
+    assert 'class="plate"' not in plain
+    assert "wet dog&lt;b&gt;</text>" in pointing
+    assert 'x="0.5" y="0.5" width="0.5" height="0.5" class="edge"' in pointing
+    assert "most at the wet dog&lt;b&gt;, bottom right (40" in pointing
+    assert "Names are those of the detector that made the regions." in document
+
+
+def test_a_box_beside_a_grid_is_said_to_be_one(picture: Image.Image, explained: Explained) -> None:
+    document = one(picture, named(explained("dog"), Look((0.5, 0.5, 1.0, 1.0), 0.4, None, 0)))
+    assert "most inside the box of the wet dog&lt;b&gt;, bottom right (40" in document
+    assert "a detector that looked at the picture beside the model" in document
+
+
+def test_without_names_none_are_explained(picture: Image.Image, explained: Explained) -> None:
+    assert "Names are" not in one(picture, explained("dog"))
 
 
 def test_the_picture_is_embedded_once_and_small(explained: Explained) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image, ImageFont
 from xlan.pages import figure
 from xlan.pages.explanation import Account
 from xlan.pages.figure import explanation_figure, figure_png, heat_panel
-from xlan.types import Caption, Word
+from xlan.types import Caption, Look, Thing, Word
 
 Explained = Callable[..., Caption]
 QUARTERS = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]], np.float32)
@@ -40,6 +41,25 @@ def test_where_boxes_overlap_the_strongest_shows() -> None:
     boxes = np.array([[0, 0, 1, 0.9], [0.2, 0, 1, 1]], np.float32)
     panel = heat_panel(Image.new("RGB", (100, 100), "black"), np.array([0.2, 0.8]), boxes)
     assert at(panel, 60, 50) == tuple(round(0.85 * colour) for colour in figure.HEAT)
+
+
+def test_a_box_that_a_word_points_at_is_outlined_instead() -> None:
+    picture, weights = Image.new("RGB", (200, 100), "white"), np.array([0.1, 0.4, 0.2, 0.3])
+    panel = heat_panel(picture, weights, QUARTERS, (0.25, 0.25, 0.75, 0.75))
+    assert [at(panel, x, 50) for x in (50, 52, 55)] == [(0, 0, 0), (255, 255, 255), (0, 0, 0)]
+    assert at(panel, 100, 10) != (0, 0, 0)
+
+
+@pytest.mark.parametrize("label", ["dog", "a very long name of a thing that does not fit into the picture", "狗"])
+def test_a_named_box_has_its_name_on_it(explained: Explained, label: str) -> None:
+    caption = explained("dog")
+    word = replace(caption.words[0], look=Look((0.9, 0.0, 1.0, 0.1), 0.4, 3, 0))
+    named = replace(caption, words=(word,), things=(Thing(label, (0.9, 0.0, 1.0, 0.1), 0.9),))
+    without = replace(named, words=(replace(word, look=Look((0.9, 0.0, 1.0, 0.1), 0.4, 3)),))
+    picture = Image.new("RGB", (320, 200), "white")
+    drawn = [np.asarray(explanation_figure(picture, [Account("m", one)])) for one in (named, without)]
+    assert drawn[0].shape == drawn[1].shape
+    assert (drawn[0] != drawn[1]).any()
 
 
 def test_a_region_too_small_to_outline() -> None:

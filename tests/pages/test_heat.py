@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlan.errors import ShapeError
-from xlan.pages.heat import heat_svg, opacities, place_in_words, strongest, visible, weight_on_whole
+from xlan.looking import strongest
+from xlan.pages.heat import heat_svg, opacities, place_in_words, visible, weight_on_whole
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]
 QUARTERS = [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]

@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 from xlan.cli.main import app
 from xlan.errors import DataError, ImageError
 from xlan.photos.containers import essence, kind_of, read_xmp, with_xmp
-from xlan.photos.library import PhotoLibrary, description_of, sidecar_of
+from xlan.photos.library import PhotoLibrary, sidecar_of
 from xlan.photos.xmp import Description, changed_packet, new_packet, read_packet
 
 TEXT = 'A "dog" & a <cat> – it\'s ’ é 日本 😀.'
@@ -78,8 +78,9 @@ def test_embedding_leaves_the_picture_alone(tmp_path: Path, name: str) -> None:
     after = photo.read_bytes()
     assert essence(after) == essence(before)
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(after))), np.asarray(Image.open(io.BytesIO(before))))
-    found = description_of(photo)
-    assert found is not None
+    embedded = read_xmp(io.BytesIO(after))
+    assert embedded is not None
+    found = read_packet(embedded)
     assert (found.description, found.model, found.is_ours) == (TEXT, "model 1", True)
     assert photo.stat().st_mode & 0o777 == 0o640
     assert photo.stat().st_mtime == 1_000_000_000
@@ -239,7 +240,7 @@ def test_a_photo_replaced_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert photo.read_bytes() == before
     library.is_done(photo)
     photo.unlink()
-    with pytest.raises(ImageError, match="gone while it was being captioned"):
+    with pytest.raises(ImageError, match="removed while it was being captioned"):
         library.add(photo, TEXT, 0.5)
 
 
@@ -292,13 +293,13 @@ def test_the_command(run, tmp_path: Path) -> None:
     save(tmp_path / "h.jpg", xmp=human("My dog"))
     result = run(tmp_path, "--sidecar")
     assert result.exit_code == 0
-    assert result.stderr == "4 photos described, 1 keep what a person wrote (--overwrite-description replaces it)\n"
+    assert result.stderr == "4 photos described, 1 described by a person (--overwrite-description replaces it)\n"
     for photo in photos:
         said = read_packet(sidecar_of(photo).read_bytes())
         assert said.description[0].isupper()
         assert said.description.endswith(".")
         assert said.model.startswith("model ")
-    assert run(tmp_path, "--sidecar").stderr.startswith("0 photos described, 4 already described, 1 keep")
+    assert run(tmp_path, "--sidecar").stderr.startswith("0 photos described, 4 already described, 1 described by")
     result = run(tmp_path, "--embed")
     assert result.exit_code == 1
     assert "e.bmp: captions can be written into JPEG, PNG and WebP only; use --sidecar" in result.stderr

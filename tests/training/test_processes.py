@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +51,9 @@ def settings(run_settings: Settings, trained: Path, tmp_path: Path) -> Callable[
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts commands in groups of their own and leaves none of them behind."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*command: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        if process.stdout is not None:
-            process.stdout.close()
-        process.wait()
+def start(start_program: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
+    """Starts programs that compute with one thread."""
+    return functools.partial(start_program, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
 
 
 def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:

@@ -18,10 +18,13 @@ from xlan.config import load_config, parse_config
 from xlan.errors import ConfigError, XlanError
 from xlan.files import read_json_lines
 from xlan.pretrained import from_pretrained
+from xlan.text.vocab import Vocabulary
 from xlan.training.checkpoint import CheckpointFolder
 from xlan.training.distributed import World
 from xlan.training.folder import RunFolder
 from xlan.training.run import run_training
+from xlan.types import Regions
+from xlan.vision.store import FeatureStoreWriter
 from xlan.vision.words import WordHead
 
 Settings = Callable[..., dict[str, Any]]
@@ -346,3 +349,59 @@ def test_a_checkpoint_of_another_number_of_threads_is_told(settings: Settings, t
     assert warnings == [
         f"the checkpoint was made with {threads} thread(s), now {threads + 1}: weights may differ in the last bits"
     ]
+
+
+class TestNewWords:
+    def test_known_words_keep_their_weights(self, settings: Settings, trained: Path, tmp_path: Path) -> None:
+        words = ["circle", "unheard", "red", "a"]
+        listed = tmp_path / "vocab.json"
+        Vocabulary.from_words(words).save(listed)
+        value = settings("xe", tmp_path / "run", data={"vocab": str(listed)}, train={"max_steps": 1})
+        value["train"]["optimizer"] = {"lr": 1e-12}
+        value["model"] = {"init": str(trained), "new_words": True}
+        assert run(value) == 0
+        before, after = from_pretrained(trained), from_pretrained(tmp_path / "run" / "last")
+        assert after.vocabulary.words[4:] == tuple(words)
+        old, new = before.model.state_dict(), after.model.state_dict()
+        grown = [name for name in new if new[name].shape != old[name].shape]
+        assert grown, "no tensor has a row for every word"
+        for name in grown:
+            for word in ("<bos>", "<eos>", "circle", "red", "a"):
+                mine, theirs = new[name][after.vocabulary.id_of(word)], old[name][before.vocabulary.id_of(word)]
+                assert torch.allclose(mine, theirs, atol=1e-3), (name, word)
+        for name in new.keys() - set(grown):
+            assert torch.allclose(new[name], old[name], atol=1e-3), name
+
+    def test_they_need_a_model_to_start_from(self, settings: Settings, tmp_path: Path) -> None:
+        value = settings("xe", tmp_path / "run")
+        value["model"]["new_words"] = True
+        with pytest.raises(ConfigError, match=r"need a model to start from: set model\.init"):
+            run(value)
+
+    def test_features_of_another_network_are_taken_on_request(self, settings: Settings, tmp_path: Path) -> None:
+        regions = Regions(np.ones((2, 6), np.float32), np.zeros((2, 4), np.float32))
+        images = [
+            {"cocoid": i, "split": split, "sentences": [{"raw": "a red circle"}]}
+            for i, split in enumerate(["train"] * 8 + ["val"] * 2)
+        ]
+        (tmp_path / "captions.json").write_text(json.dumps({"images": images}))
+        for network in ("first", "second"):
+            extractor = {"name": "grid", "weights": network}
+            with FeatureStoreWriter(tmp_path / network, extractor=extractor) as writer:
+                for i in range(len(images)):
+                    writer.add(str(i), regions)
+
+        def value(network: str) -> dict[str, Any]:
+            made = settings("xe", tmp_path / f"run-{network}", train={"max_steps": 1})
+            features, captions = str(tmp_path / network), str(tmp_path / "captions.json")
+            made["data"] = {"captions": captions, "features": features, "min_count": 1, "workers": 0}
+            return made
+
+        run(value("first"))
+        second = value("second")
+        second["model"] = {"init": str(tmp_path / "run-first" / "last")}
+        with pytest.raises(XlanError, match="comes from another network"):
+            run(second)
+        second["model"]["new_features"] = True
+        second["output"] = str(tmp_path / "run-third")
+        assert run(second) == 0

@@ -14,7 +14,7 @@ from torch import nn
 
 from xlan.errors import MissingExtraError, ModelError, WeightsError
 from xlan.vision import efficientnet
-from xlan.vision.efficientnet import ConvNorm, EfficientNetLite, folded
+from xlan.vision.efficientnet import ConvNorm, EfficientNetLite, folded, unfolded
 from xlan.vision.grid import normalise
 from xlan.vision.image import open_image, square_pixels
 from xlan.vision.lite import LITE0, LITE2, LiteSpec, round_channels
@@ -107,6 +107,23 @@ def test_folding_changes_nothing_but_speed(tiny: EfficientNetLite) -> None:
         for a, b in zip(tiny(x), quick(x), strict=True):
             assert torch.allclose(a, b, atol=1e-5)
     assert any(isinstance(module, nn.BatchNorm2d) for module in tiny.modules())
+
+
+def test_unfolding_gives_back_the_same_function(tiny: EfficientNetLite) -> None:
+    """Whatever network it is normalised like, and where that network's normalisation all but removes a channel."""
+    torch.manual_seed(5)
+    like = EfficientNetLite(tiny.spec).eval()
+    like.head.norm.weight.data[0] = 0.0
+    for module in like.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+    again = unfolded(folded(tiny), like)
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        for a, b in zip(tiny(x), again(x), strict=True):
+            assert torch.allclose(a, b, atol=1e-4)
+    assert any(isinstance(module, nn.BatchNorm2d) for module in again.modules())
 
 
 def test_fixed_statistics_equal_the_plain_normalisation(tiny: EfficientNetLite) -> None:

@@ -53,8 +53,9 @@ def test_nothing_at_all_is_not_familiar(familiar: Familiar) -> None:
     assert familiar.familiarity(np.zeros((3, 16), np.float32)) < 0.01
 
 
-def test_a_file_keeps_it(familiar: Familiar, tmp_path: Path) -> None:
-    familiar.save(tmp_path / "f.safetensors")
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_file_keeps_it(familiar: Familiar, tmp_path: Path, int8: bool) -> None:
+    (tmp_path / "f.safetensors").write_bytes(familiar.to_bytes(int8=int8))
     again = Familiar.load(tmp_path / "f.safetensors")
     for picture in pictures(5, seed=3) + pictures(5, seed=4, towards=2):
         assert again.distance(picture) == pytest.approx(familiar.distance(picture), abs=1e-3)
@@ -79,6 +80,7 @@ ONE = np.ones(1, np.float32)
     ("tensors", "message"),
     [
         ({"examples": GOOD}, "expected more than 10 examples"),
+        ({"examples": GOOD.astype(np.int8), "near": ONE}, "expected more than 10 examples"),  # 8 bits without scales
         ({"examples": GOOD[:10], "near": ONE}, "expected more than 10 examples"),
         ({"examples": GOOD, "near": np.ones(2, np.float32)}, "one number 'near'"),
         ({"examples": GOOD * np.nan, "near": ONE}, "not usable numbers"),

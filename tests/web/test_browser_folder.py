@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import re
 import shutil
 import tarfile
-from html.parser import HTMLParser
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -28,7 +30,7 @@ RUNTIME = {name: name.encode() for name in FILES}  # the folder does not care wh
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Path:
     place = tmp_path_factory.mktemp("export") / "tiny"
-    export_model(model_directory, place, precision="int8", half_vision=True)
+    export_model(model_directory, place, precision="int8")
     return place
 
 
@@ -40,18 +42,8 @@ def page(tmp_path_factory: pytest.TempPathFactory, exported: Path) -> Path:
     return place
 
 
-class Tags(HTMLParser):
-    def __init__(self, document: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(document)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-
-def test_the_page_allows_nothing_from_elsewhere(page: Path) -> None:
-    tags = Tags((page / "index.html").read_text(encoding="utf-8")).found
+def test_the_page_allows_nothing_from_elsewhere(page: Path, tags_of: Callable[[Path], Any]) -> None:
+    tags = tags_of(page / "index.html")
     policies = [a["content"] for tag, a in tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
     assert policies == [POLICY]
     assert not re.search(r"https?:|\*|unsafe-inline|'unsafe-eval'", POLICY)
@@ -80,8 +72,19 @@ def test_the_service_worker_knows_every_file_and_changes_with_them(page: Path, e
     assert (tmp_path / "other" / "sw.js").read_text(encoding="utf-8") != script
 
 
+def test_the_runtime_is_packed_and_known_by_size_and_hash(page: Path) -> None:
+    said = json.loads((page / "web.json").read_text())["runtime"]
+    assert set(said) == {file.name for file in (page / "runtime").iterdir()}
+    for name, known in said.items():
+        content = (page / "runtime" / name).read_bytes()
+        assert known == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    wasm = (page / "runtime" / "ort-wasm-simd-threaded.wasm.bin").read_bytes()
+    assert gzip.decompress(wasm) == RUNTIME["ort-wasm-simd-threaded.wasm"]
+    assert '"ort-wasm-simd-threaded.wasm.bin"' in (page / "static" / "worker.js").read_text()
+
+
 def test_a_page_is_replaced_only_when_asked(page: Path, exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="a page already exists there; use --force"):
+    with pytest.raises(ModelError, match="a page of xlan export already exists there; use --force"):
         write_web(exported, page, name="tiny", runtime=RUNTIME)
     write_web(exported, page, name="tiny", runtime=RUNTIME, replace=True)
     (tmp_path / "photos").mkdir()

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from xlan.confidence.calibration import Calibration, Curve
-from xlan.confidence.evidence import Witness
+from xlan.confidence.evidence import CAPTION_FEATURES, WORD_FEATURES, Witness
 from xlan.confidence.judge import Judge
 from xlan.engines.interface import Floats, SearchRequest
 from xlan.engines.numpy_search import Ints, runners_up, search
@@ -159,18 +160,21 @@ def curve(random: np.random.Generator, features: int) -> Curve:
     return Curve(tuple(random.normal(size=features)), tuple(raw), tuple(true))
 
 
-def test_confidence_is_that_of_python(under_node: UnderNode) -> None:
+@pytest.mark.parametrize("int8", [False, True])
+def test_confidence_is_that_of_python(under_node: UnderNode, tmp_path: Path, int8: bool) -> None:
     random = np.random.default_rng(0)
     width, texts = 12, ["a", "dog", "dogs", "benches", "women", "of", "glasses", "puppies", "grass", "bus"]
     familiar = Familiar.of(np.abs(random.normal(size=(20, 3, width))))
     head = WordHead(
         ("dogs", "bench", "dog", "woman", "puppy"),
-        random.normal(size=(5, width)).astype(np.float16).astype(np.float32),
+        random.normal(size=(5, width)).astype(np.float32),
         random.normal(size=5).astype(np.float32),
     )
-    # what a file holds is rounded to 16 bits
-    familiar = Familiar(familiar.examples.astype(np.float16).astype(np.float32), float(np.float32(familiar.near)))
-    calibration = Calibration(curve(random, 10), curve(random, 5), 300)
+    files = {"familiar": familiar.to_bytes(int8=int8), "head": head.to_bytes(int8=int8)}
+    for name, content in files.items():  # what a file holds is rounded
+        (tmp_path / name).write_bytes(content)
+    familiar, head = Familiar.load(tmp_path / "familiar"), WordHead.load(tmp_path / "head")
+    calibration = Calibration(curve(random, len(WORD_FEATURES)), curve(random, len(CAPTION_FEATURES)), 300)
     boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.5, 0, 1, 1]], np.float32)
     asked, expected = [], []
     for number in range(40):
@@ -198,8 +202,8 @@ def test_confidence_is_that_of_python(under_node: UnderNode) -> None:
         asked.append(
             {
                 "rules": RULES,
-                "familiar": base64.b64encode(familiar.to_bytes()).decode() if with_familiar else None,
-                "head": base64.b64encode(head.to_bytes()).decode() if with_head else None,
+                "familiar": base64.b64encode(files["familiar"]).decode() if with_familiar else None,
+                "head": base64.b64encode(files["head"]).decode() if with_head else None,
                 "calibration": as_curve if with_curves else None,
                 "captions": [
                     {

@@ -67,12 +67,14 @@ class BoxLabels:
     Attributes:
         classes: their names.
         boxes: id → `[n, 6]`: class, score, x0, y0, x1, y1 (fractions of the picture).
-        unknown: id → classes of which nobody knows whether the picture shows them.
+        unknown: id → classes that the picture may or may not show.
+        by_people: ids of the pictures that people looked at.
     """
 
     classes: tuple[str, ...]
     boxes: dict[str, Floats]
     unknown: dict[str, list[int]] = field(default_factory=dict)
+    by_people: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, *paths: str | os.PathLike[str]) -> BoxLabels:
@@ -103,7 +105,8 @@ class BoxLabels:
                         unknown[image], found = others, np.zeros((0, 6), dtype=np.float32)
                     kept = found[np.isin(found[:, 0], others)]
                     boxes[image] = np.concatenate([kept, file.numbered(rows, classes)])
-        return cls(classes, boxes, unknown)
+        people = frozenset(image for file in files if file.by_people for image in file.rows)
+        return cls(classes, boxes, unknown, people)
 
     def targets(self, image: str, view: View, *, cells: int) -> Floats:
         """`[classes, cells, cells]` as `cell_targets` makes them; NaN for what is unknown."""
@@ -170,7 +173,7 @@ WHOLE = View()
 
 
 def random_view(random: np.random.Generator, *, min_area: float) -> View:
-    """A crop of at least `min_area` of the picture, of any place, mirrored half of the time."""
+    """A crop of at least `min_area` of the picture, at a random place, mirrored half of the time."""
     area, stretch = random.uniform(min_area, 1.0), math.exp(random.uniform(-0.2, 0.2))
     width, height = min(1.0, math.sqrt(area) * stretch), min(1.0, math.sqrt(area) / stretch)
     x, y = random.uniform(0, 1 - width), random.uniform(0, 1 - height)

@@ -17,34 +17,28 @@ and generic edges and textures need the least change.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from xlan.adapt.data import BoxLabels, Loader, Sample, caption_words, word_targets
 from xlan.adapt.network import WordModel, mean_average_precision
 from xlan.errors import TrainingError
-from xlan.files import remove_leftovers
-from xlan.training.average import AveragedWeights
-from xlan.training.schedule import Cosine
-from xlan.training.single import OnLog, RunLog, Window, check_same, load_run, rate_groups, save_run, train_epochs
+from xlan.training.single import CHECKPOINT, SingleRun, check_same
 from xlan.training.stop import StopRequest
 from xlan.vision import efficientnet
 from xlan.vision.grid import normalise, save_vision
 from xlan.vision.grid_settings import GridSettings
 from xlan.vision.sources import Picture
 
-CHECKPOINT = "checkpoint.safetensors"
-LOG = "log.jsonl"
 VISION = "vision.safetensors"
 WORDS = "words.safetensors"
 
@@ -57,9 +51,9 @@ class AdaptSettings:
         network: a name of `xlan.vision.lite.SPECS`.
         input_size: side in pixels of the views. A random view shows things larger than the whole picture does, by 1.15
             on average; training at 192 and extracting at 224 shows them equally large, and saves a quarter of the time.
-        test_size: side in pixels for evaluation, and for the extractor that is left.
+        test_size: side in pixels for evaluation and for the resulting extractor.
         words: how many caption words to predict.
-        epochs: passes over the training pictures.
+        epochs: passes over the training pictures; the last may be a part of one.
         batch: pictures per step.
         rate: peak learning rate of the network (AdamW, warm-up, then cosine to zero).
         head_rate: peak learning rate of the word and box heads.
@@ -70,13 +64,15 @@ class AdaptSettings:
         min_area: smallest crop, as a share of the picture.
         dropout: of the features before the word head.
         seed: of everything random.
+        precision: `fp32`, or `bf16` for the products of a step (a fifth faster where the processor has them).
+        init: hash of the network that training starts from; empty for ImageNet's.
     """
 
     network: str = "efficientnet-lite2"
     input_size: int = 192
     test_size: int = 224
     words: int = 1000
-    epochs: int = 4
+    epochs: float = 4
     batch: int = 32
     rate: float = 3e-4
     head_rate: float = 1e-3
@@ -87,17 +83,23 @@ class AdaptSettings:
     min_area: float = 0.5
     dropout: float = 0.2
     seed: int = 0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    init: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("words", "epochs", "batch", "warmup"):
+        for name in ("words", "batch", "warmup"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("rate", "head_rate", "min_area"):
             if not 0 < getattr(self, name) <= 1:
                 raise TrainingError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
+        if not 0 < self.epochs < math.inf:
+            raise TrainingError(f"epochs must be above 0, got {self.epochs}")
+        if self.precision not in ("fp32", "bf16"):
+            raise TrainingError(f"precision must be fp32 or bf16, got {self.precision}")
 
 
-class Adaptation:
+class Adaptation(SingleRun[WordModel, list[Sample]]):
     """A run of adaptation in a folder: a new one, or one that continues exactly from its last checkpoint.
 
     Args:
@@ -110,6 +112,8 @@ class Adaptation:
         threads: decoding threads.
     """
 
+    same_heads = "give --boxes exactly as before"
+
     def __init__(
         self,
         settings: AdaptSettings,
@@ -121,7 +125,7 @@ class Adaptation:
         network: efficientnet.EfficientNetLite | None = None,
         threads: int = 2,
     ) -> None:
-        self.settings, self.folder, self.step = settings, Path(folder), 0
+        self.settings = settings
         self.words = caption_words(train, size=settings.words)
         self._targets = {"train": word_targets(train, self.words), "val": word_targets(val, self.words)}
         cells = math.ceil(settings.input_size / 32)
@@ -137,7 +141,6 @@ class Adaptation:
             )
             for pictures, labels, size in ((train, boxes, settings.input_size), (val, None, settings.test_size))
         )
-        self.total_steps = settings.epochs * self._train.steps_per_epoch(settings.batch)
         torch.manual_seed(settings.seed)
         network = network if network is not None else efficientnet.load_imagenet(settings.network)[0]
         classes = len(boxes.classes) if boxes is not None else 0
@@ -146,54 +149,20 @@ class Adaptation:
         model.words.bias = nn.Parameter(torch.logit(share))
         if model.things is not None and model.things.bias is not None:
             nn.init.constant_(model.things.bias, -4.0)
-        self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._average = AveragedWeights(self._trained(), settings.average)
-        self._schedule = Cosine(1.0, total=self.total_steps, warmup=settings.warmup)
-        self.window, self.lines = Window(), RunLog(self.folder / LOG)
-        self._optimizer = torch.optim.AdamW(
-            rate_groups(
-                self._trained(),
-                is_head=lambda name: not name.startswith("network."),
-                rate=settings.rate,
-                head_rate=settings.head_rate,
-                weight_decay=settings.weight_decay,
-            ),
-            betas=(0.9, 0.99),
-        )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.folder)
-        self.resumed = (self.folder / CHECKPOINT).exists()
-        if self.resumed:
-            self._resume()
-
-    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return ((name, tensor) for name, tensor in self.model.named_parameters() if tensor.requires_grad)
-
-    def run(
-        self,
-        *,
-        checkpoint_minutes: float = 5.0,
-        log_every: int = 50,
-        on_log: OnLog | None = None,
-        until_step: int | None = None,
-        stop: StopRequest | None = None,
-    ) -> bool:
-        """Train to the end (or to `until_step`), evaluating after every epoch; True when everything is done.
-
-        A request to stop ends it early and saves, as an exception does. The evaluation of a finished epoch that was cut
-        short is made up for when the run continues.
-        """
-        self.model.train()
-        return train_epochs(
-            self,
-            self._train.training(batch=self.settings.batch, first_step=self.step),
-            per_epoch=self._train.steps_per_epoch(self.settings.batch),
-            batch_size=self.settings.batch,
-            checkpoint_minutes=checkpoint_minutes,
-            log_every=log_every,
-            on_log=on_log,
-            until_step=until_step,
-            stop=stop,
+        super().__init__(
+            model.to(memory_format=torch.channels_last).train(),  # type: ignore[call-overload]
+            self._train,
+            folder=folder,
+            batch=settings.batch,
+            total_steps=max(1, round(settings.epochs * self._train.steps_per_epoch(settings.batch))),
+            is_head=lambda name: not name.startswith("network."),
+            rate=settings.rate,
+            head_rate=settings.head_rate,
+            weight_decay=settings.weight_decay,
+            warmup=settings.warmup,
+            average=settings.average,
+            clip=20.0,
+            rate_setting=f"--rate (it is {settings.rate})",
         )
 
     def finish_epoch(self, stop: StopRequest) -> dict[str, float]:
@@ -202,14 +171,13 @@ class Adaptation:
         self._save_vision()
         return scores
 
-    def train_step(self, batch: list[Sample]) -> dict[str, float]:
-        """One step of the optimiser; returns the losses."""
+    def losses(self, batch: list[Sample]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of the words, and of the cells where there are boxes."""
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)  # dropout, the same when resumed
-        factor = self._schedule.rate(self.step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
         targets = torch.from_numpy(self._targets["train"][[sample.number for sample in batch]])
-        logits, things = self.model(normalise([sample.pixels for sample in batch]))
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            logits, things = self.model(normalise([sample.pixels for sample in batch]))
+        logits, things = logits.float(), things.float() if things is not None else None
         word_loss = functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(batch)
         cell_loss = word_loss.new_zeros(())
         if things is not None:
@@ -217,24 +185,7 @@ class Adaptation:
             known = ~cells.isnan()
             summed = functional.binary_cross_entropy_with_logits(things[known], cells[known], reduction="sum")
             cell_loss = summed / (len(batch) * things.shape[2] * things.shape[3])
-        loss = word_loss + self.settings.box_weight * cell_loss
-        if not torch.isfinite(loss):
-            raise TrainingError(
-                f"the loss is {loss.item()} at step {self.step}; lower --rate (it is {self.settings.rate})"
-            )
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_([tensor for _, tensor in self._trained()], 20.0)
-        self._optimizer.step()
-        self.step += 1
-        self._average.update(self.step)
-        return {"loss": word_loss.item(), "cell_loss": cell_loss.item()}
-
-    def averaged(self) -> WordModel:
-        """A copy of the model with averaged weights, for evaluation."""
-        model: WordModel = copy.deepcopy(self.model).eval()
-        model.load_state_dict({**model.state_dict(), **self._average.tensors})
-        return model
+        return word_loss + self.settings.box_weight * cell_loss, {"loss": word_loss, "cell_loss": cell_loss}
 
     def evaluate(self, stop: StopRequest | None = None) -> dict[str, float]:
         """Validation loss per picture, and mean average precision over words (relevant: any caption mentions it)."""
@@ -261,32 +212,14 @@ class Adaptation:
         save_vision(self.folder / VISION, averaged.network, settings)
         averaged.word_head(self.words).save(self.folder / WORDS)
 
-    def save(self) -> None:
-        """Write a checkpoint."""
-        header = {
-            "step": str(self.step),
-            "settings": json.dumps(asdict(self.settings)),
-            "words": json.dumps(self.words),
-            "window": self.window.to_json(),
-        }
-        save_run(self.folder / CHECKPOINT, self._trained(), self._average, self._optimizer, header)
+    def header(self) -> dict[str, str]:
+        """Settings and words."""
+        return {"settings": json.dumps(asdict(self.settings)), "words": json.dumps(self.words)}
 
-    def _resume(self) -> None:
+    def check_header(self, header: Mapping[str, str]) -> None:
+        """Settings and words must be the same."""
         path = self.folder / CHECKPOINT
-        header = load_run(
-            path,
-            self._trained(),
-            self._average,
-            self._optimizer,
-            self._check_same,
-            otherwise="give --boxes exactly as then",
-        )
-        self.step = int(header["step"])
-        self.window = Window.from_json(header.get("window", "{}"))
-        self.lines.trim(self.step)
-
-    def _check_same(self, header: dict[str, str]) -> None:
-        path = self.folder / CHECKPOINT
-        check_same(path, json.loads(header["settings"]), asdict(self.settings))
+        before = {**asdict(AdaptSettings()), **json.loads(header["settings"])}  # older runs lack later settings
+        check_same(path, before, asdict(self.settings))
         if json.loads(header["words"]) != self.words:
             raise TrainingError(f"{path}: was started with other captions; choose another folder")

@@ -1,4 +1,4 @@
-"""A document on disk: read, change only alternative texts, prove it, and replace the file by rename."""
+"""A document on disk: read it, change only alternative texts, verify that, and replace the file by rename."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Document:
         """
         now = read_bytes(self.path, max_bytes=self.kind.max_bytes)
         if now != self._data:
-            raise DataError(f"{self.path}: changed by somebody else meanwhile; nothing was written, run again")
+            raise DataError(f"{self.path}: changed by another program meanwhile; nothing was written, run again")
         replace_file(self.path, content)
 
     def _edits(self, number: int, text: str, *, marked: bool) -> list[Edit]:

@@ -1,7 +1,8 @@
 """Images of HTML, found as browsers find tags, with their places in the text.
 
 The scanner follows the tokenizer of the HTML standard for tags, attributes, comments and the elements whose content is
-text (`script`, `style`, …); it builds no tree. So it takes broken markup, any depth, and time proportional to length.
+text (`script`, `style`, …); it builds no tree. So it accepts broken markup of any depth, in time proportional to its
+length.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Tag:
 
 
 def tags(text: str, *, xml: bool = False) -> Iterator[Tag]:
-    """The tags of a document in order; those in comments and in the text of scripts and the like are none."""
+    """The tags of a document in order; not those in comments, scripts and other raw text."""
     at, foreign = 0, int(xml)
     while (at := text.find("<", at)) >= 0:
         following = text[at + 1 : at + 2]
@@ -71,7 +72,7 @@ def tags(text: str, *, xml: bool = False) -> Iterator[Tag]:
             continue
         name_match = _TAG.match(text, at)
         if name_match is None:
-            # `</` and something else than a letter begins a comment for browsers.
+            # `</` and anything but a letter begins a comment for browsers.
             bogus = following == "/" and at + 2 < len(text)
             at = (text.find(">", at) if bogus else at) + 1
             if at == 0:
@@ -197,7 +198,7 @@ class HtmlImage(Image):
         return self.source_text[attribute.start - self.tag.start : attribute.end - self.tag.start]
 
     def _marked_span(self) -> tuple[Attribute, Attribute]:
-        """`alt` and the last attribute of ours behind it."""
+        """`alt` and our last attribute after it."""
         alt = self.tag.get("alt")
         assert alt is not None
         at = self.tag.attributes.index(alt)
@@ -306,6 +307,6 @@ def _state(tag: Tag, raw: str, sources: tuple[str, ...], *, inside_template: boo
 
 
 def _is_marked(tag: Tag, alt: Attribute) -> bool:
-    """Whether the attributes are in the order in which we write them; else somebody has been at work here."""
+    """Whether the attributes are in the order in which we write them; otherwise somebody has edited them."""
     at = tag.attributes.index(alt)
     return at + 1 < len(tag.attributes) and (tag.attributes[at + 1].name, tag.attributes[at + 1].value) == (BY, MARK)

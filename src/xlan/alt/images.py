@@ -64,7 +64,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     at = 0
     for edit in sorted(edits, key=lambda one: (one.start, one.end)):
         if edit.start < at:
-            raise DataError("two changes meet in one place")
+            raise DataError("two changes overlap")
         pieces += [text[at : edit.start], edit.text]
         at = edit.end
     pieces.append(text[at:])
@@ -81,7 +81,7 @@ class LineIndex:
         self._at = 0
 
     def place(self, at: int) -> tuple[int, int]:
-        """Line and column of a character; ask from the beginning to the end of the text."""
+        """Line and column of a character; call it with increasing places."""
         if at < self._at:
             self._line, self._start, self._at = 1, 0, 0
         self._line += self._text.count("\n", self._at, at)

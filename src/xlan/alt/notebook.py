@@ -72,7 +72,6 @@ class NotebookImage(Image):
 
     inner: Image
     cell: Cell
-    cell_number: int
 
     def describe(self, text: str, *, marked: bool) -> list[Edit]:
         """As in Markdown."""
@@ -115,11 +114,11 @@ def find(text: str) -> list[Image]:
         DataError: it is not a notebook.
     """
     images: list[Image] = []
-    for number, cell in cells(text):
+    for _, cell in cells(text):
         for inner in markdown.find(cell.text):
             sources = tuple(cell.attachments.get(one.removeprefix("attachment:"), one) for one in inner.sources)
             start = cell.place(inner.start)[1]
-            images.append(NotebookImage(start, sources, inner.alt, inner.state, inner, cell, number))
+            images.append(NotebookImage(start, sources, inner.alt, inner.state, inner, cell))
     return images
 
 

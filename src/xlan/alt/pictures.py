@@ -73,7 +73,7 @@ def _locate(source: str, folder: Path, root: Path) -> LocalPicture | str:
         try:
             if path.is_file():
                 return LocalPicture(source, str(path.resolve()), path)
-        except (OSError, RuntimeError):  # a name too long, a circle of links
+        except (OSError, RuntimeError):  # the name is too long, or links form a loop
             continue
     return "no such file"
 
@@ -108,9 +108,9 @@ def is_spacer(picture: LocalPicture) -> bool:
             return False
         return max(original_size(open_image(picture.source))) <= _SPACER
     except (OSError, ImageError):
-        return False  # whoever captions it will say what is wrong
+        return False  # captioning it will report what is wrong
 
 
 def shown(source: str) -> str:
-    """An address for a report: a `data:` address is cut short."""
+    """An address for a report: a `data:` address is truncated."""
     return source if len(source) <= 200 and not source.startswith("data:") else source[:40] + "…"

@@ -82,7 +82,7 @@ class Review:
     def _write(self, finding: Finding, action: str, words: str) -> None:
         document = Document(finding.document)
         if document.digest != self._digests[finding.document]:
-            raise DataError(f"{finding.document}: changed by somebody else meanwhile; start the review again")
+            raise DataError(f"{finding.document}: changed by another program meanwhile; start the review again")
         if action == "accept":
             content = document.describe({finding.number: words}, marked=False)
         elif action == "decorative":
@@ -133,7 +133,7 @@ class ReviewServer(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no error."""
+        """A browser that disconnects during an answer is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         if rest != "decide" or self.headers.get_content_type() != "application/json":
             self._fail(HTTPStatus.NOT_FOUND, "expected a decision as JSON")
         elif not length.isdigit() or int(length) > MAX_BODY:
-            self._fail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "expected a short decision")
+            self._fail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too large")
         else:
             self._decide(self.rfile.read(int(length)))
 
@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server gives
-        """Nothing: the terminal is for problems."""
+        """Do not log requests."""
 
 
 _OWN_STYLE = """

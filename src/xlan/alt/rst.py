@@ -20,7 +20,7 @@ _DIRECTIVE = re.compile(r"\.\.[ \t]+(?P<name>[A-Za-z][\w.+:-]*?)[ \t]?::(?:[ \t]
 _SUBSTITUTION = re.compile(r"\.\.[ \t]+\|[^|\r\n]+\|[ \t]+(?:image|figure)::", re.IGNORECASE)
 _COMMENT = re.compile(rf"\.\.[ \t]+alt-by: {MARK}(?:, was: (?P<was>[^\s]*))?[ \t]*(?:\r\n|\r|\n)")
 _OPTION = re.compile(r"(?P<indent>[ \t]+):(?P<name>[^:\r\n]+):(?:[ \t]+(?P<value>[^\r\n]*))?")
-# Directives whose content is read as reStructuredText; that of all others is theirs alone.
+# Directives whose content is read as reStructuredText; the content of all others is skipped.
 # fmt: off
 _CONTAINERS = frozenset({
     "admonition", "attention", "card", "caution", "centered", "class", "compound", "container", "cssclass",

@@ -1,4 +1,4 @@
-"""The words: captions in the style of alternative text, and alternative text that is only the name of a file."""
+"""Captions in the style of alternative text, and alternative text that is only a file name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of documents as one piece of work: what lacks a text, what could be written, writing it, taking it back."""
+"""All documents of a folder: find images without text, suggest texts, write them and undo them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Finding:
         line: its line, from 1.
         column: its column, from 1.
         source: the picture's address as the document has it.
-        state: see `Image`; `not usable` things are in `note`.
+        state: see `Image`.
         alt: its present alternative text.
         picture: the picture on this machine; None where there is none.
         note: why there is no suggestion.
         suggestion: what could be written; empty where there is none.
-        confidence: how far it can be believed, 0 to 1.
+        confidence: how much it can be trusted, 0 to 1.
     """
 
     document: Path
@@ -67,7 +67,7 @@ def survey(documents: Iterable[Path], root: Path | None, problem: Problem) -> It
     Args:
         documents: the files.
         root: where addresses that begin with `/` begin; by default the folder of each document.
-        problem: told about each document that cannot be read.
+        problem: called with each document that cannot be read.
     """
     for path in documents:
         try:
@@ -103,7 +103,7 @@ def suggest(
         findings: what `survey` gave.
         captioner: makes the sentences.
         batch_size: pictures per call of the model.
-        progress: told how many pictures of how many are done.
+        progress: called with how many pictures are done, and how many there are.
     """
     pictures = {one.picture.key: one.picture for one in findings if one.picture is not None and one.lacks_text}
     said: dict[str, tuple[str, float] | str] = {}
@@ -147,7 +147,7 @@ def apply(findings: Iterable[Finding], problem: Problem) -> list[Finding]:
 
 
 def undo(findings: Iterable[Finding], problem: Problem) -> list[Finding]:
-    """Take marked texts out of their documents; returns those that were taken out.
+    """Remove marked texts from their documents; returns the removed ones.
 
     Raises:
         OSError: a file cannot be written.
@@ -174,7 +174,7 @@ def by_document(findings: Iterable[Finding]) -> list[list[Finding]]:
 def _unchanged(finding: Finding) -> Document:
     document = Document(finding.document)
     if document.digest != finding.digest:
-        raise DataError(f"{finding.document}: changed by somebody else meanwhile; nothing was written, run again")
+        raise DataError(f"{finding.document}: changed by another program meanwhile; nothing was written, run again")
     return document
 
 

@@ -1,4 +1,4 @@
-"""Templates in documents: what is inside `{{ }}`, `{% %}`, `<% %>` or `<?php ?>` is a program's and is left alone."""
+"""Templates in documents: what is inside `{{ }}`, `{% %}`, `<% %>` or `<?php ?>` is code and is left alone."""
 
 from __future__ import annotations
 

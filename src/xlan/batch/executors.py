@@ -1,7 +1,7 @@
-"""Who makes the shards: this process, processes of this machine, or (in `on_ray`) the nodes of a cluster.
+"""What computes the shards: this process, processes of this machine, or (in `on_ray`) the nodes of a cluster.
 
 An executor is given the numbers of shards and gives back answers of workers. A worker that dies loses its shard, which
-is handed to another one; a shard that was lost several times is given up, because a picture in it may be what kills.
+is handed to another one; a shard that was lost several times is given up, because one of its pictures may kill workers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from xlan.batch.job import Job
+from xlan.batch.shards import done_shards
+from xlan.batch.storage import Storage
 from xlan.batch.worker import Answer, Worker
-from xlan.errors import BatchError
+from xlan.errors import BatchError, DataError
 
-MAX_LOST = 3  # workers that may die over one shard
+MAX_LOST = 3  # workers that may die on one shard
 
 
 class Executor(Protocol):
@@ -36,10 +39,17 @@ class Executor(Protocol):
 
 
 class Lost:
-    """Shards whose worker died: how often, and which to hand out again."""
+    """Shards whose worker died: how often, and which to hand out again.
 
-    def __init__(self, shards: Iterable[int], say: Callable[[str], None]) -> None:
+    Args:
+        shards: numbers of the shards to make.
+        say: called with a line about each lost worker.
+        job: whose shards they are; None when nothing is written.
+    """
+
+    def __init__(self, shards: Iterable[int], say: Callable[[str], None], job: Job | None = None) -> None:
         self._rest = iter(shards)
+        self._job = job
         self._again: collections.deque[int] = collections.deque()
         self._times: collections.Counter[int] = collections.Counter()
         self._say = say
@@ -49,17 +59,29 @@ class Lost:
         return self._again.popleft() if self._again else next(self._rest, None)
 
     def lost(self, number: int, why: str) -> Answer | None:
-        """A worker died over a shard; returns an answer when that happened too often."""
+        """A worker died on a shard; returns its answer if it had finished, or an error if too many died on it."""
+        if (finished := self._finished(number)) is not None:
+            self._say(f"a worker was lost ({why}); it had finished shard {number}")
+            return finished
         self._times[number] += 1
         if self._times[number] < MAX_LOST:
-            self._say(f"a worker was lost ({why}); shard {number} is made again")
+            self._say(f"a worker was lost ({why}); shard {number} is tried again")
             self._again.append(number)
             return None
         return {
             "number": number,
-            "error": f"shard {number}: {MAX_LOST} workers were lost over it (the last: {why}); one of its pictures may "
+            "error": f"shard {number}: {MAX_LOST} workers died on it (the last: {why}); one of its pictures may "
             "take too much memory: see its rows in the plan, or use fewer workers",
         }
+
+    def _finished(self, number: int) -> Answer | None:
+        """The answer that a worker owed when it died between its marker and its answer."""
+        if self._job is None:
+            return None
+        with contextlib.suppress(DataError):  # a storage that does not answer now: the shard is made again
+            done = done_shards(Storage(self._job.output), self._job.kind).get(number)
+            return None if done is None else asdict(done)
+        return None
 
 
 class ThisProcess:
@@ -78,7 +100,7 @@ class Processes:
 
     Args:
         workers: how many.
-        say: told in a line about workers that were lost.
+        say: called with a line about each lost worker.
     """
 
     def __init__(self, workers: int, say: Callable[[str], None]) -> None:
@@ -87,7 +109,7 @@ class Processes:
 
     def run(self, job: Job, shards: Iterable[int]) -> Iterator[Answer]:
         """See `Executor`."""
-        todo = Lost(shards, self._say)
+        todo = Lost(shards, self._say, job)
         inbox: queue.Queue[tuple[_Process, Answer | None]] = queue.Queue()
         running: set[_Process] = set()
         failed_starts = 0
@@ -104,7 +126,7 @@ class Processes:
                     why = process.ended()
                     failed_starts += not process.started
                     if failed_starts >= MAX_LOST:
-                        raise BatchError(f"workers end while they load the model ({why}); try fewer --workers")
+                        raise BatchError(f"workers exit while they load the model ({why}); try fewer --workers")
                     if (given_up := todo.lost(process.shard, why)) is not None:
                         yield given_up
                     if (number := todo.next()) is not None:
@@ -154,7 +176,7 @@ class _Process:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def give(self, number: int) -> None:
-        """Hand it a shard; if it died meanwhile, that is heard of by its end."""
+        """Hand it a shard; if it has died meanwhile, its end is handled separately."""
         self.shard = number
         self._send(str(number))
 
@@ -179,7 +201,7 @@ class _Process:
         return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
     def close(self) -> None:
-        """End it: its standard input ends, and it with that."""
+        """Stop it by closing its standard input."""
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()

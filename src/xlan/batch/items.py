@@ -17,7 +17,7 @@ class Item:
         size: how many bytes it has in a tar; -1 elsewhere.
         row: its row in a table, from 0; -1 elsewhere.
         column: the column of the table that holds its bytes; empty elsewhere.
-        version: what tells the file of today from the one of tomorrow (size, time, tag); empty where nobody says.
+        version: what identifies this version of the file (size, time, tag); empty where unknown.
     """
 
     id: str

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from xlan.errors import DataError, ModelError
+from xlan.errors import DataError
 from xlan.files import file_sha256
 from xlan.options import CaptionOptions
-from xlan.pretrained import read_model_directory
+from xlan.pretrained import find_model, read_model_directory
 
 Kind = Literal["caption", "features"]
 
@@ -37,7 +37,7 @@ class Job:
         network: of features: a network with ImageNet weights instead of the model's.
         vision: of features: an adapted network instead of the model's.
         dtype: of features: how they are kept.
-        made_with: what decides about the result; workers refuse to compute with another model.
+        made_with: what determines the result; workers refuse to compute with another model.
     """
 
     kind: Kind
@@ -71,21 +71,8 @@ class Job:
         return CaptionOptions(**{**self.options, "must": tuple(self.options.get("must", ()))})
 
 
-def model_path(job: Job) -> Path:
-    """The model directory of a job.
-
-    Raises:
-        ModelError: the package came without a model.
-    """
-    from xlan import pipeline
-
-    if job.model is None and not pipeline.SHIPPED.is_dir():
-        raise ModelError("this version of xlan ships no trained model; give a model directory (--model DIR)")
-    return pipeline.SHIPPED if job.model is None else Path(job.model)
-
-
 def made_with(job: Job) -> dict[str, Any]:
-    """What decides about the result: hashes of model and networks, and the options; where it runs does not.
+    """What determines the result: hashes of model and networks, and the options; where it runs does not matter.
 
     Raises:
         ModelError: the model directory cannot be used.
@@ -103,7 +90,7 @@ def made_with(job: Job) -> dict[str, Any]:
     if job.network is not None:
         found["network"] = job.network
     if job.kind == "caption" or not (job.detector or job.vision or job.network):
-        found["model_sha256"] = read_model_directory(model_path(job)).identity
+        found["model_sha256"] = read_model_directory(find_model(job.model)).identity
     return found
 
 

@@ -18,7 +18,7 @@ from xlan.batch.job import Job
 from xlan.batch.worker import Answer, Worker
 from xlan.errors import BatchError, MissingExtraError
 
-WAIT = 2.0  # seconds between looks at the cluster
+WAIT = 2.0  # seconds between checks of the cluster
 PATIENCE = 60.0  # seconds without a single worker, after which the user is told
 
 
@@ -28,7 +28,7 @@ class RayCluster:
     Args:
         address: of the cluster: `auto`, `host:port`, `ray://…`; `local` starts one on this machine.
         workers: actors; None for as many as the cluster has room for.
-        say: told in a line about workers that were lost, and about waiting.
+        say: called with a line about each lost worker, and about waiting.
     """
 
     def __init__(self, address: str, workers: int | None, say: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class RayCluster:
         if here:
             _connect(ray, self.address)
         try:
-            yield from _Actors(ray, job, self.workers or _room(ray, job), self._say).run(Lost(shards, self._say))
+            yield from _Actors(ray, job, self.workers or _room(ray, job), self._say).run(Lost(shards, self._say, job))
         finally:
             if here:
                 ray.shutdown()
@@ -84,7 +84,7 @@ class _Actors:
                         try:
                             yield self.ray.get(reference)
                         except self.ray.exceptions.RayError as error:
-                            self.ray.kill(actor)  # it may only be out of reach, and would keep its room
+                            self.ray.kill(actor)  # it may only be unreachable, and would keep its resources
                             actor = None
                             if (given_up := todo.lost(shard, _why(error))) is not None:
                                 yield given_up
@@ -112,7 +112,7 @@ class _Actors:
         except self.ray.exceptions.RayError as error:
             self._failed_starts += 1
             if self._failed_starts >= MAX_LOST * self.count:
-                raise BatchError(f"workers end while they load the model: {_why(error)}") from None
+                raise BatchError(f"workers exit while they load the model: {_why(error)}") from None
             return None
         return actor
 
@@ -148,7 +148,7 @@ def _room(ray: Any, job: Job) -> int:
     room = min(cpus, int(there.get("GPU", 0))) if job.device.startswith("cuda") else cpus
     if room < 1:
         kind = "GPU" if job.device.startswith("cuda") else "CPU"
-        raise BatchError(f"the cluster has no room for a worker: {there.get(kind, 0):g} {kind} in all")
+        raise BatchError(f"the cluster has no room for a worker: {there.get(kind, 0):g} {kind} in total")
     return room
 
 

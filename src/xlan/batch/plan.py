@@ -22,7 +22,7 @@ from xlan.batch.storage import Storage, reason
 from xlan.batch.tables import arrow
 from xlan.errors import DataError
 
-FOLDER = "_job"  # names that begin with _ are no data for readers of Parquet folders
+FOLDER = "_job"  # readers of Parquet folders skip names that begin with _
 PLAN = f"{FOLDER}/plan.parquet"
 MANIFEST = f"{FOLDER}/manifest.json"
 FORMAT = "xlan-batch"
@@ -37,7 +37,7 @@ class Manifest:
     Attributes:
         kind: `caption` or `features`.
         inputs: what the user named.
-        made_with: model and options, as JSON values: what decides about the result.
+        made_with: model and options, as JSON values: what determines the result.
         pictures: how many there are.
         shards: how many shards they are in.
         shard_size: pictures of a shard, but for the last.
@@ -121,7 +121,7 @@ def _schema() -> Any:
     pa = arrow()
     kinds = {"str": pa.string(), "int": pa.int64()}
     named = {field.name: kinds[str(field.type)] for field in fields(Item)}
-    return pa.schema(list({**named, "place": pa.binary()}.items()))  # a path may hold bytes that are no text
+    return pa.schema(list({**named, "place": pa.binary()}.items()))  # a path may hold bytes that are not text
 
 
 def _table(group: Sequence[Item]) -> Any:
@@ -198,7 +198,7 @@ def read_manifest(storage: Storage) -> Manifest | None:
 
 
 def difference(before: Iterable[Item], now: Iterable[Item]) -> str:
-    """What changed between two listings, in a few words. Both are in memory; it is only asked for when they differ."""
+    """What changed between two listings, in a few words. Both are in memory; only called when they differ."""
     old = {item.name: (item.version, item.offset, item.size) for item in before}
     new = {item.name: (item.version, item.offset, item.size) for item in now}
     added = [name for name in new if name not in old]

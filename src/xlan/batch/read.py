@@ -52,12 +52,12 @@ class ShardPicture:
             raise ImageError(f"{self.name}: cannot be read: {reason(error)}") from None
         except Exception as error:
             line = f"{self.name}: cannot be read: {reason(error)}"
-            # On the web single hosts are down for good. A store that does not answer will later: nothing is recorded.
+            # On the web, single hosts may be gone for good. A store that does not answer now may later: record nothing.
             if item.place.startswith(_WEB) or is_local(item.place):
                 raise ImageError(line) from None
             raise DataError(f"{line}; run the same command again when the storage is back") from None
         if item.offset >= 0 and len(data) < min(item.size, allowed.max_bytes + 1):
-            raise ImageError(f"{self.name}: is cut short: expected {item.size:,} bytes, got {len(data):,}")
+            raise ImageError(f"{self.name}: is truncated: expected {item.size:,} bytes, got {len(data):,}")
         return data
 
 

@@ -87,8 +87,8 @@ def run_batch(
         id_column: the column of tables that holds ids.
         keep_plan: complete the plan of an existing job even if the input changed since.
         overwrite: remove an existing job first.
-        on_progress: told how many pictures are done, and how many there are.
-        on_plan: told the plan once it stands, and whether it is that of an existing job.
+        on_progress: called with how many pictures are done, and how many there are.
+        on_plan: called with the plan, and whether it is that of an existing job.
 
     Raises:
         DataError: the input or the output cannot be used, or the output was made with another model or options.
@@ -122,7 +122,7 @@ def run_batch(
 
 @contextlib.contextmanager
 def _locked(storage: Storage) -> Iterator[None]:
-    """Keep a second run on this machine out, and tidy up after a killed one."""
+    """Lock out a second run on this machine, and clean up after a killed one."""
     if storage.local is None:  # nothing to lock there; two runs would only do the same work twice
         yield
         return

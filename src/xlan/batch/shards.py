@@ -1,4 +1,4 @@
-"""Finished shards: the file, and beside the plan a marker that says it is whole.
+"""Finished shards: the file, and beside the plan a marker that says it is complete.
 
     OUTPUT/part-00012.parquet                                 captions, or features-s00012.safetensors
     OUTPUT/_job/done/00012_rows-512_errors-3_bytes-48213.json the marker
@@ -25,7 +25,7 @@ _NAME = re.compile(r"(\d{5,})_rows-(\d+)_errors-(\d+)_bytes-(\d+)\.json")
 
 @dataclass(frozen=True)
 class DoneShard:
-    """A shard that is whole.
+    """A finished shard.
 
     Attributes:
         number: which one.
@@ -56,7 +56,7 @@ def is_shard(name: str) -> bool:
 
 
 def commit(storage: Storage, shard: DoneShard, about: Mapping[str, Any]) -> None:
-    """Say that a shard's file is whole.
+    """Mark a shard's file as complete.
 
     Raises:
         DataError: the marker cannot be written.
@@ -65,7 +65,7 @@ def commit(storage: Storage, shard: DoneShard, about: Mapping[str, Any]) -> None
 
 
 def done_shards(storage: Storage, kind: str) -> dict[int, DoneShard]:
-    """The shards that are whole, by number, from two listings.
+    """The finished shards by number, from two listings.
 
     Raises:
         DataError: the output cannot be listed.
@@ -81,7 +81,7 @@ def done_shards(storage: Storage, kind: str) -> dict[int, DoneShard]:
 
 
 def markers(storage: Storage, shards: Mapping[int, DoneShard]) -> Iterator[tuple[DoneShard, dict[str, Any]]]:
-    """The shards in order, each with what `commit` was told about it.
+    """The shards in order, each with what `commit` recorded about it.
 
     Raises:
         DataError: a marker cannot be read.

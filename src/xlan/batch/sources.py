@@ -1,8 +1,8 @@
 """What a user names as input → pictures, in an order that does not change as long as the input does not.
 
-A folder (to the bottom), a glob, a single picture, a WebDataset `.tar` (also `shard-{000..099}.tar`), a Parquet or
-Arrow table, or a `.txt` file with a path or an address a line; each local or at an address that fsspec knows. One
-folder's names are in memory at a time. No picture is opened here.
+A folder (with all subfolders), a glob, a single picture, a WebDataset `.tar` (also `shard-{000..099}.tar`), a Parquet
+or Arrow table, or a `.txt` file with a path or an address per line; each local or at an address that fsspec knows. The
+names of one folder are in memory at a time. No picture is opened here.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from xlan.errors import DataError, MissingExtraError
+from xlan.errors import DataError, MissingExtraError, one_line
 from xlan.files import atomic_path
 
 TRIES = 4  # of a request to a storage that is not local
 _FIRST_PAUSE = 0.25  # seconds before the second try; each further pause is three times as long
-# Answers that stay the same however often one asks.
+# Answers that no retry would change.
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
@@ -37,9 +37,9 @@ def _file_system(protocol: str, place: str) -> tuple[Any, str]:
     try:
         return cast("tuple[Any, str]", url_to_fs(place))
     except ImportError as error:  # says which package to install
-        raise DataError(f"{place}: {_one_line(error)}") from None
+        raise DataError(f"{place}: {one_line(error)}") from None
     except ValueError as error:
-        raise DataError(f"{place}: this kind of address ({protocol}) cannot be opened: {_one_line(error)}") from None
+        raise DataError(f"{place}: this kind of address ({protocol}) cannot be opened: {one_line(error)}") from None
 
 
 def open_place(place: str) -> tuple[Any, str]:
@@ -61,7 +61,7 @@ def is_local(place: str) -> bool:
 
 
 def trying(place: str, work: Any) -> Any:
-    """`work()`; on a storage that is not local, again after a pause when the request failed on its way.
+    """`work()`; on a storage that is not local, again after a pause when the request failed in transit.
 
     Raises:
         OSError: what the storage answered in the end.
@@ -224,10 +224,5 @@ def reason(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file or folder"
     if isinstance(error, PermissionError):
-        return f"permission denied ({_one_line(error)})" if str(error) else "permission denied"
-    return _one_line(error)
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
+        return f"permission denied ({one_line(error)})" if str(error) else "permission denied"
+    return one_line(error)

@@ -2,8 +2,8 @@
 
 It speaks in plain dictionaries, the same to every executor: `ready()` and `run(shard)` answer `{"error": line}` when
 something is wrong, and never raise. As a program (`python -m xlan.batch.worker`) it reads the job and then numbers of
-shards from standard input, a line of JSON each, and answers on standard output. It ends with its standard input, that
-is: also when whoever started it is killed.
+shards from standard input, a line of JSON each, and answers on standard output. It ends when its standard input
+does, and hence also when its parent process is killed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
-from xlan.batch.job import Job, made_with, model_path
+from xlan.batch.job import Job, made_with
 from xlan.batch.plan import FOLDER, read_shard
 from xlan.batch.read import ShardPictures
 from xlan.batch.rows import caption_row, to_parquet
 from xlan.batch.shards import DoneShard, commit, file_name
 from xlan.batch.storage import Storage
 from xlan.errors import ModelError, XlanError
+from xlan.pretrained import find_model
 from xlan.vision.image import ImageLimits
 from xlan.vision.regions import RegionExtractor
 
@@ -94,7 +95,7 @@ class Worker:
 
         job, limits = self.job, self._limits
         captioner = Captioner.from_pretrained(
-            model_path(job),
+            find_model(job.model),
             engine=cast("Any", job.engine),
             device=self.device,
             threads=job.threads,
@@ -175,16 +176,16 @@ def _extractor(job: Job, device: str) -> RegionExtractor:
         return made.to(cast("Any", device))
     from xlan.pipeline import Captioner
 
-    path = model_path(job)
+    path = find_model(job.model)
     found = Captioner.from_pretrained(path, engine=cast("Any", job.engine), device=device, threads=job.threads)
     if found.extractor is None:
-        raise ModelError(f"{path}: has no vision network; name one with --vision or --network")
+        raise ModelError(f"{path}: has no vision network; choose one with --vision or --network")
     return found.extractor
 
 
 def main() -> None:
     """Answer the lines of standard input until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; whoever started us ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent process ends this one
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints must not get between the answers
     lines: queue.Queue[str] = queue.Queue()
@@ -199,7 +200,7 @@ def main() -> None:
 def _read_lines(lines: queue.Queue[str]) -> None:
     for line in sys.stdin:
         lines.put(line)
-    os._exit(0)  # nobody is left who could use what is being computed
+    os._exit(0)  # the parent process has closed the pipe
 
 
 def _answers(worker: Worker, lines: queue.Queue[str]) -> Iterator[Answer]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from xlan.cli.health import refuse_broken_bf16
+from xlan.cli.single_run import claimed, run_to_end
 
 
 def adapt(
@@ -14,7 +16,7 @@ def adapt(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", help="Folder for vision.safetensors, checkpoint and log; a run in it is continued."
+            "-o", "--output", help="Folder for vision.safetensors, checkpoint and log; an existing run continues."
         ),
     ],
     pictures_folder: Annotated[
@@ -26,6 +28,10 @@ def adapt(
         ),
     ] = None,
     network: Annotated[str, typer.Option(help="efficientnet-lite0 or efficientnet-lite2.")] = "efficientnet-lite2",
+    init: Annotated[
+        Path | None,
+        typer.Option(help="Start from this vision.safetensors of an earlier run.", show_default="ImageNet weights"),
+    ] = None,
     boxes: Annotated[
         list[Path] | None,
         typer.Option(
@@ -39,9 +45,12 @@ def adapt(
         int, typer.Option(help="Side in pixels that whole pictures are squashed to: evaluation, extraction.", min=32)
     ] = 224,
     words: Annotated[int, typer.Option(help="How many of the commonest caption words to predict.")] = 1000,
-    epochs: Annotated[int, typer.Option(help="Passes over the training pictures.", min=1)] = 4,
+    epochs: Annotated[float, typer.Option(help="Passes over the training pictures; may be a fraction.", min=0.001)] = 4,
     batch: Annotated[int, typer.Option(help="Pictures per step.")] = 32,
     rate: Annotated[float, typer.Option(help="Peak learning rate of the network.")] = 3e-4,
+    precision: Annotated[
+        str, typer.Option(help="fp32, or bf16: a fifth faster where the processor has it (see `xlan doctor`).")
+    ] = "fp32",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     limit: Annotated[
         int | None, typer.Option(help="Use only the first pictures of each split, for a trial.", min=1)
@@ -56,10 +65,17 @@ def adapt(
     from xlan.adapt.data import BoxLabels
     from xlan.adapt.run import Adaptation, AdaptSettings
     from xlan.errors import DataError, TrainingError
-    from xlan.files import open_locked
-    from xlan.training.stop import StopRequest
+    from xlan.vision import efficientnet
+    from xlan.vision.grid import load_vision
     from xlan.vision.sources import karpathy_pictures
 
+    start, digest = None, ""
+    if init is not None:
+        start, found, digest = load_vision(init)
+        if found.network != network:
+            raise TrainingError(f"{init}: is of {found.network}, not {network}; give --network {found.network}")
+        start = efficientnet.unfolded(start, efficientnet.load_imagenet(network)[0])
+    refuse_broken_bf16("--precision", precision)
     settings = AdaptSettings(
         network=network,
         input_size=input_size,
@@ -70,6 +86,8 @@ def adapt(
         rate=rate,
         box_weight=box_weight,
         seed=seed,
+        precision=precision,  # type: ignore[arg-type]
+        init=digest,
     )
     missing: list[str] = []
     pictures = karpathy_pictures(dataset, folder=pictures_folder, on_missing=missing.append)
@@ -80,26 +98,8 @@ def adapt(
     if not train or not val:
         raise DataError(f"{dataset}: needs pictures of the splits train and val, has {len(train)} and {len(val)}")
     labels = BoxLabels.load(*boxes) if boxes else None
-    output.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = open_locked(output / ".lock")
-    except BlockingIOError:
-        raise TrainingError(f"{output}: another run is using this folder; choose another (-o)") from None
-    try:
-        run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, threads=threads)
-        how = f"continuing after step {run.step}" if run.resumed else "starting"
-        typer.echo(f"{how}: {len(train)} pictures, {run.total_steps} steps, {len(run.words)} words", err=True)
-        stop = StopRequest()
-        with stop.listening():
-            done = run.run(checkpoint_minutes=checkpoint_minutes, on_log=_show, stop=stop)
-    finally:
-        os.close(lock)
-    if not done:
-        typer.echo(f"{stop.reason} after step {run.step}; saved. The same command continues from here.", err=True)
-        raise typer.Exit(stop.status)
+    with claimed(output, "-o"):
+        run = Adaptation(settings, train=train, val=val, folder=output, boxes=labels, network=start, threads=threads)
+        about = f"{len(train)} pictures, {run.total_steps} steps, {len(run.words)} words"
+        run_to_end(run, about, checkpoint_minutes=checkpoint_minutes)
     typer.echo(str(output / "vision.safetensors"))
-
-
-def _show(record: dict[str, Any]) -> None:
-    values = " · ".join(f"{key} {value}" for key, value in record.items() if key not in ("step", "of"))
-    typer.echo(f"step {record['step']}/{record['of']} · {values}", err=True)

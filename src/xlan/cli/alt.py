@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
+from xlan.cli.engine import EngineChoice
 from xlan.cli.progress import count_progress
+from xlan.cli.shared_options import BatchSize, Device, Engine, Model
 from xlan.cli.text import counted, printable
 from xlan.threads import leave_a_core
 
@@ -36,16 +37,16 @@ def alt(
     ] = False,
     min_confidence: Annotated[
         float,
-        typer.Option(metavar="X", help="Of --apply: write only suggestions of at least this confidence.", min=0, max=1),
+        typer.Option(metavar="X", help="With --apply: only suggestions of at least this confidence.", min=0, max=1),
     ] = DEFAULT_CONFIDENCE,
     check: Annotated[
         bool, typer.Option("--check", help="Only check: exit status 1 when an image lacks a text. Needs no model.")
     ] = False,
     list_marked: Annotated[
-        bool, typer.Option("--list", help="List the texts that --apply wrote and nobody has reviewed.")
+        bool, typer.Option("--list", help="List the texts that --apply wrote and that are not reviewed yet.")
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Take out the texts that --apply wrote; the old bytes come back.")
+        bool, typer.Option("--undo", help="Remove the texts that --apply wrote and restore the old bytes.")
     ] = False,
     review: Annotated[
         bool, typer.Option("--review", help="Open a page on this machine to accept, edit or reject each suggestion.")
@@ -55,16 +56,16 @@ def alt(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where addresses that begin with / begin; default: the folder given, else that of the document.",
+            help="Folder for addresses that begin with /; default: the folder given, else that of the document.",
         ),
     ] = None,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
+    model: Model = None,
     port: Annotated[
-        int, typer.Option(metavar="N", help="Of --review: port; 0 takes a free one.", min=0, max=65535)
+        int, typer.Option(metavar="N", help="With --review: port; 0 takes a free one.", min=0, max=65535)
     ] = 0,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Pictures per call of the model.", min=1, max=1024)] = 16,
+    engine: Engine = EngineChoice.auto,
+    device: Device = "cpu",
+    batch_size: BatchSize = 16,
 ) -> None:
     """Find images without alternative text and suggest one for each picture on this machine.
 

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xlan.cli.caption import TYPED
-from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
+from xlan.cli import shared_options as shared
+from xlan.cli.engine import EngineChoice
 from xlan.cli.extract import EXIT_SOME_BAD
 from xlan.cli.features import Dtype
 from xlan.cli.text import counted, printable
-from xlan.errors import DecodingError
-from xlan.options import LIMITS, CaptionOptions
 from xlan.threads import cores
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from xlan.batch.run import BatchReport
 
 app = typer.Typer(
-    help="Caption millions of pictures, or extract their features: in shards, each made once, on this machine or Ray.",
+    help="Caption millions of pictures, or extract their features, shard by shard, on this machine or a Ray cluster.",
     no_args_is_help=True,
 )
 
@@ -51,26 +49,24 @@ Workers = Annotated[
         metavar="N",
         min=0,
         max=4096,
-        help="Models that compute at once; 0: one, in this very process. Default: one per core or GPU.",
+        help="Worker processes, each with a model; 0 computes in this process. Default: one per core or GPU.",
         show_default=False,
     ),
 ]
 Threads = Annotated[int, typer.Option(metavar="N", min=1, help="Threads that compute, per worker.")]
 Readers = Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Threads that read pictures, per worker.")]
-ShardSize = Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Pictures of a shard.")]
-BatchSize = Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Pictures per call of the model.")]
+ShardSize = Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Pictures per shard.")]
 Column = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Column of tables with the bytes or paths of pictures; else found.")
+    str | None, typer.Option(metavar="NAME", help="Picture column of tables (bytes or paths); default: found by name.")
 ]
-IdColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column of tables with ids; else found.")]
+IdColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Id column of tables; default: found by name.")]
 KeepPlan = Annotated[
-    bool, typer.Option("--keep-plan", help="Complete an existing job as planned, although its input changed since.")
+    bool, typer.Option("--keep-plan", help="Complete an existing job as planned, even if its input has changed.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove an existing job in the output, and start again.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda (a GPU per worker), mps.")]
-Megabytes = Annotated[float, typer.Option(help="Refuse picture files that are larger.", min=0.001)]
-Megapixels = Annotated[float, typer.Option(help="Refuse pictures that claim more.", min=0.001)]
-_BEAMS, _SAMPLES, _LENGTH = LIMITS["beams"], LIMITS["samples"], LIMITS["max_length"]
+Megabytes = Annotated[float, typer.Option(help="Refuse larger picture files.", min=0.001)]
+Megapixels = Annotated[float, typer.Option(help="Refuse pictures with more pixels.", min=0.001)]
 
 
 @app.command()
@@ -78,37 +74,21 @@ def caption(
     inputs: Inputs,
     output: Output,
     ray: Ray = None,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
-    beams: Annotated[
-        int | None, typer.Option(metavar="N", help=f"Sentences kept while searching, 1 to {_BEAMS.high}; default 3.")
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            "--sample", metavar="N", help=f"Draw this many captions (1 to {_SAMPLES.high}) instead of searching."
-        ),
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(metavar="X", help="Of --sample; default 1.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(metavar="X", help="Of --sample: only the likeliest words of this total probability.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of --sample; default 0.")] = None,
-    must: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="A word or phrase that has to appear; 'dog|dogs' for either; repeatable."),
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(metavar="N", help=f"Most words, the end included, 1 to {_LENGTH.high}; default 20.")
-    ] = None,
-    detector: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Detector directory whose regions the model takes.")
-    ] = None,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
+    model: shared.Model = None,
+    beams: shared.Beams = None,
+    samples: shared.Samples = None,
+    temperature: shared.Temperature = None,
+    top_p: shared.TopP = None,
+    seed: shared.Seed = None,
+    must: shared.Must = None,
+    max_length: shared.MaxLength = None,
+    detector: shared.Detector = None,
+    engine: shared.Engine = EngineChoice.auto,
     device: Device = "cpu",
     workers: Workers = None,
     threads: Threads = 1,
     readers: Readers = 2,
-    batch_size: BatchSize = 16,
+    batch_size: shared.BatchSize = 16,
     shard_size: ShardSize = 512,
     column: Column = None,
     id_column: IdColumn = None,
@@ -120,16 +100,13 @@ def caption(
     """Caption pictures into Parquet files: a row per picture, a file per shard.
 
     Columns: id, image, caption, confidence, score, words, others, error. A picture that cannot be used is a row with
-    its error; the exit status is then 3. Stop it at any time, or lose workers or machines: the same command completes
-    the job, and a finished shard is never made again.
+    its error; the exit status is then 3. After an interruption, or the loss of workers or machines, the same command
+    completes the job without repeating finished shards.
     """
     from xlan.batch.job import Job
 
-    given = {"beams": beams, "samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
-    try:
-        options = asdict(CaptionOptions.of({**given, "must": must, "max_length": max_length}, called=TYPED))
-    except DecodingError as error:
-        raise typer.BadParameter(str(error)) from None
+    drawing = {"samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
+    options = asdict(shared.caption_options(beams=beams, **drawing, must=must, max_length=max_length))
     job = Job(
         kind="caption",
         output=_absolute(output),
@@ -167,12 +144,12 @@ def features(
     ] = None,
     detector: Annotated[Path | None, typer.Option(metavar="DIR", help="Detector directory instead of a grid.")] = None,
     dtype: Annotated[Dtype, typer.Option(help="How features are kept.")] = Dtype.FLOAT16,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
+    engine: shared.Engine = EngineChoice.auto,
     device: Device = "cpu",
     workers: Workers = None,
     threads: Threads = 1,
     readers: Readers = 2,
-    batch_size: BatchSize = 16,
+    batch_size: shared.BatchSize = 16,
     shard_size: ShardSize = 512,
     column: Column = None,
     id_column: IdColumn = None,
@@ -183,8 +160,8 @@ def features(
 ) -> None:
     """Extract region features of pictures into a feature store.
 
-    Pictures that cannot be used are listed in _job/skipped.txt; the exit status is then 3. Stop it at any time, or lose
-    workers or machines: the same command completes the job, and a finished shard is never made again.
+    Pictures that cannot be used are listed in _job/skipped.txt; the exit status is then 3. After an interruption, or
+    the loss of workers or machines, the same command completes the job without repeating finished shards.
     """
     from xlan.batch.job import Job
 
@@ -213,7 +190,7 @@ def features(
 
 
 def _model(model: Path | None) -> str | None:
-    """The model directory as workers in other folders find it; a model of the Hub is fetched once, here."""
+    """Absolute path of the model directory, for workers in other folders; a model of the Hub is fetched once, here."""
     from xlan.pretrained import find_model
 
     return None if model is None else _path(find_model(model))
@@ -224,7 +201,7 @@ def _path(path: Path | None) -> str | None:
 
 
 def _absolute(place: str) -> str:
-    """An output as workers in other folders find it."""
+    """Absolute path of an output, for workers in other folders."""
     return place if "://" in place else str(Path(place).resolve())
 
 
@@ -265,7 +242,7 @@ def _run(
                 on_plan=planned,
             )
     except KeyboardInterrupt:
-        _say("interrupted: shards that are done are kept; the same command continues")
+        _say("interrupted: finished shards are kept; the same command continues")
         raise typer.Exit(130) from None
     _tell(report, job, output)
     if report.errors or report.changed:
@@ -307,9 +284,9 @@ def _tell(report: BatchReport, job: Job, output: str) -> None:
         where = "see the column error" if job.kind == "caption" else f"see {output.rstrip('/')}/_job/skipped.txt"
         parts.append(f"{report.errors:,} could not be used ({where})")
     if report.already_done:
-        parts.append(f"{counted(report.already_done, 'shard')} already done before")
+        parts.append(f"{counted(report.already_done, 'shard')} already done")
     if report.made and report.seconds > 0:
         parts.append(f"{report.made / report.seconds:.1f} pictures/s")
     typer.echo(printable(f"{output}: {'; '.join(parts)}"))
     if report.changed:
-        _say(f"warning: the input changed during the job: {report.changed}; the result is that of the plan")
+        _say(f"warning: the input changed during the job: {report.changed}; the result follows the plan")

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.alt.sentence import alt_sentence
+from xlan.cli import shared_options as shared
 from xlan.cli.caption_file import CaptionFile, as_json, write_coco
-from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
+from xlan.cli.engine import EngineChoice
 from xlan.cli.explain import model_names
 from xlan.cli.explain_folder import ExplainFolder
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures
 from xlan.cli.text import counted, printable
-from xlan.errors import DecodingError, ImageError
-from xlan.options import EXPLAINED_RUNNERS_UP, LIMITS, CaptionOptions
+from xlan.errors import ImageError
+from xlan.options import EXPLAINED_RUNNERS_UP, CaptionOptions
 from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from xlan.photos.library import PhotoLibrary
     from xlan.pipeline import Captioner
     from xlan.types import Caption
@@ -33,16 +36,6 @@ if TYPE_CHECKING:
 
 # Below this, a caption on a terminal is marked: it is more likely wrong than right.
 LOW_CONFIDENCE = 0.3
-TYPED = {
-    "beams": "--beams",
-    "samples": "--sample",
-    "temperature": "--temperature",
-    "top_p": "--top-p",
-    "seed": "--seed",
-    "must": "--must",
-    "max_length": "--max-length",
-}
-_BEAMS, _SAMPLES, _LENGTH = LIMITS["beams"], LIMITS["samples"], LIMITS["max_length"]
 
 
 def caption(
@@ -52,34 +45,14 @@ def caption(
             metavar="PICTURE", help="Pictures, folders (with all subfolders), quoted globs, or - for standard input."
         ),
     ],
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
-    beams: Annotated[
-        int | None, typer.Option(metavar="N", help=f"Sentences kept while searching, 1 to {_BEAMS.high}; default 3.")
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            "--sample", metavar="N", help=f"Draw this many captions (1 to {_SAMPLES.high}) instead of searching."
-        ),
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(metavar="X", help="Of --sample: below 1 is safer, above 1 more varied; default 1.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Of --sample: only the likeliest words that have this probability together."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of --sample: the same seed draws the same captions; default 0.")
-    ] = None,
-    must: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="A word or phrase that has to appear; 'dog|dogs' for either; repeatable."),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(metavar="N", help=f"Most words, the end included, 1 to {_LENGTH.high}; default 20."),
-    ] = None,
+    model: shared.Model = None,
+    beams: shared.Beams = None,
+    samples: shared.Samples = None,
+    temperature: shared.Temperature = None,
+    top_p: shared.TopP = None,
+    seed: shared.Seed = None,
+    must: shared.Must = None,
+    max_length: shared.MaxLength = None,
     as_lines_of_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON per picture: words, confidence, other captions.")
     ] = False,
@@ -106,37 +79,32 @@ def caption(
     ] = False,
     embed: Annotated[
         bool,
-        typer.Option("--embed", help="Also write each caption into its photo (JPEG, PNG, WebP); pixels stay as is."),
+        typer.Option("--embed", help="Also write each caption into its photo (JPEG, PNG, WebP); pixels stay the same."),
     ] = False,
     overwrite_description: Annotated[
         bool,
-        typer.Option("--overwrite-description", help="Of --sidecar and --embed: replace what a person wrote, too."),
+        typer.Option("--overwrite-description", help="With --sidecar and --embed: also replace what a person wrote."),
     ] = False,
-    detector: Annotated[
-        Path | None, typer.Option(help="Detector directory whose regions the model takes, such as bottom-up attention.")
-    ] = None,
+    detector: shared.Detector = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start again: replace what -o and --explain already have.")
     ] = False,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Pictures per call of the model.", min=1, max=1024)] = 16,
+    engine: shared.Engine = EngineChoice.auto,
+    device: shared.Device = "cpu",
+    batch_size: shared.BatchSize = 16,
     threads: Annotated[
         int | None,
         typer.Option(metavar="N", help="Threads that compute; default: OMP_NUM_THREADS, else cores - 1.", min=1),
     ] = None,
 ) -> None:
-    """Say what is in pictures.
+    """Caption pictures.
 
     A picture that cannot be used is reported on standard error, the others are captioned all the same, and the exit
     status is then 1. A run with -o, --explain, --sidecar or --embed may be stopped at any time: the same command
     continues.
     """
-    given = {"beams": beams, "samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
-    try:
-        options = CaptionOptions.of({**given, "must": must, "max_length": max_length}, called=TYPED)
-    except DecodingError as error:
-        raise typer.BadParameter(str(error)) from None
+    drawing = {"samples": samples, "temperature": temperature, "top_p": top_p, "seed": seed}
+    options = shared.caption_options(beams=beams, **drawing, must=must, max_length=max_length)
     if explain is not None:
         options = replace(options, attention=True, runners_up=EXPLAINED_RUNNERS_UP)
     if as_lines_of_json and output is not None:
@@ -144,7 +112,7 @@ def caption(
     if overwrite and output is None and explain is None:
         raise typer.BadParameter("has an effect only together with -o or --explain", param_hint="--overwrite")
     if (sidecar or embed) and STDIN in paths:
-        raise typer.BadParameter("need files; standard input is none", param_hint="--sidecar and --embed")
+        raise typer.BadParameter("need files, not standard input", param_hint="--sidecar and --embed")
     if overwrite_description and not (sidecar or embed):
         raise typer.BadParameter("needs --sidecar or --embed", param_hint="--overwrite-description")
     from xlan.pipeline import Captioner
@@ -155,6 +123,8 @@ def caption(
         model, engine=engine.engine, device=device, threads=computing, detector=detector
     )
     captioner.check(options)
+    if as_lines_of_json and captioner.names_things:
+        options = replace(options, attention=True)
     made_with = _made_with(captioner, model_names(model)[0], options)
     if detector is not None:
         made_with["detector"] = detector.name
@@ -214,9 +184,7 @@ def caption(
     if pages is not None:
         typer.echo(f"{pages.folder}: {counted(pages.written, 'page')} written{_kept(console.skipped)}", err=True)
     if photos is not None:
-        kept = (
-            f", {photos.kept:,} keep what a person wrote (--overwrite-description replaces it)" if photos.kept else ""
-        )
+        kept = f", {photos.kept:,} described by a person (--overwrite-description replaces it)" if photos.kept else ""
         done = f", {photos.done:,} already described" if photos.done else ""
         typer.echo(f"{counted(photos.written, 'photo')} described{done}{kept}", err=True)
     if console.problems:
@@ -244,7 +212,7 @@ def _say_what_is_saved(
 
 
 def _made_with(captioner: Captioner, name: str, options: CaptionOptions) -> dict[str, Any]:
-    """What decides about captions, for a file that must not mix them; what is only shown besides does not count."""
+    """The model and the options that change captions, for an output that must not mix them."""
     chosen = {key: value for key, value in asdict(options).items() if key not in ("attention", "runners_up")}
     return {"model": name, "model_sha256": captioner.identity, **chosen, "must": list(options.must)}
 
@@ -252,7 +220,7 @@ def _made_with(captioner: Captioner, name: str, options: CaptionOptions) -> dict
 def _is_known(
     name: str, file: CaptionFile | None, pages: ExplainFolder | None, photos: PhotoLibrary | None = None
 ) -> bool:
-    """Whether nothing is left to do for a picture: all that was asked for and is kept already exists."""
+    """Whether every requested output of a picture already exists."""
     there = [] if file is None else [name in file.done]
     if pages is not None:
         there.append(pages.has(name))
@@ -287,55 +255,56 @@ def _write_json(name: str, found: Caption) -> None:
 
 
 class _Console:
-    """Standard error: a line for every problem and, where nothing else moves on the terminal, a progress bar."""
+    """Standard error: a line for every problem and, unless captions are printed to a terminal, a progress bar."""
 
     def __init__(self, paths: list[str], *, bar: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
         self.problems = self.skipped = self.written = 0
-        screen = Console(stderr=True)
-        columns = (TextColumn("captioning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._shown = bar and screen.is_terminal
-        # Captions go to standard output themselves; a bar that redirects it would print them on standard error.
-        self._bar = Progress(
-            *columns,
-            console=screen,
-            disable=not self._shown,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._task = self._bar.add_task("", total=count_pictures(paths) if self._shown else None)
+        self._bar = _bar(paths) if bar and sys.stderr.isatty() else None
 
     def problem(self, line: str) -> None:
         """Count and report something that could not be captioned."""
         self.problems += 1
-        if self._shown:
+        if self._bar is not None:
             self._bar.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
         else:
             typer.echo(printable(line), err=True)
 
     def skip(self, known: bool) -> bool:
-        """Count a picture whose caption is known already; returns whether it is."""
+        """Count a picture if its caption is already known; returns `known`."""
         if known:
             self.skipped += 1
             self.move()
         return known
 
     def move(self) -> None:
-        """One picture further."""
-        self._bar.advance(self._task)
+        """Advance by one picture."""
+        if self._bar is not None:
+            self._bar.advance(self._bar.task_ids[0])
 
     def stop(self) -> None:
-        """Take the bar away."""
-        self._bar.stop()
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
 
     def __enter__(self) -> _Console:
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _bar(paths: list[str]) -> Progress:
+    # Imported here: most runs show no bar, and importing rich takes a quarter of the start.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("captioning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    screen = Console(stderr=True)
+    # Captions go to standard output themselves; a bar that redirects it would print them on standard error.
+    bar = Progress(*columns, console=screen, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar.add_task("", total=count_pictures(paths))
+    return bar

@@ -1,7 +1,7 @@
 """The file behind `xlan caption -o`: a line per picture, written as soon as it is known; the next run continues there.
 
-A process killed in the middle of a line leaves a torn one; it is cut off and its picture captioned again. A small file
-beside it, `.NAME.made-with.json`, remembers model and options, so that captions of others are never taken for these.
+If a process is killed in the middle of a line, the incomplete line is removed and its picture captioned again. A small
+file beside it, `.NAME.made-with.json`, records model and options, so that captions of different ones are never mixed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def as_json(name: str, caption: Caption) -> str:
     try:
         line = json.dumps(record, ensure_ascii=False)
         line.encode("utf-8")
-    except UnicodeEncodeError:  # a file name that is no text
+    except UnicodeEncodeError:  # a file name that is not valid text
         line = json.dumps(record)
     return line
 
@@ -69,7 +69,7 @@ class CaptionFile:
     Args:
         path: `.jsonl` or `.csv`; continued when it exists.
         samples: captions drawn per picture; CSV gets a column for each, JSON lines have them under `others`.
-        made_with: model and options as JSON values; a file that was made with others is refused. None does not look.
+        made_with: model and options as JSON values; a file that was made with others is refused. None skips this check.
         overwrite: begin again with an empty file.
 
     Attributes:
@@ -108,7 +108,7 @@ class CaptionFile:
             raise
 
     def add(self, name: str, caption: Caption) -> None:
-        """Append a picture's line and hand it to the system, so that it survives the end of this process."""
+        """Append a picture's line and flush it, so that it survives the end of this process."""
         if self._is_csv:
             drawn = [other.text for other in caption.others][: len(self._columns) - 4]
             numbers = [f"{caption.confidence:.6f}", f"{caption.score:.6f}"]
@@ -117,7 +117,7 @@ class CaptionFile:
             self._write((as_json(name, caption) + "\n").encode("utf-8"))
 
     def close(self) -> None:
-        """Make sure of the disk and let others write."""
+        """Flush to disk and release the lock."""
         with contextlib.suppress(OSError):
             os.fsync(self._handle)
         os.close(self._handle)
@@ -142,7 +142,7 @@ class CaptionFile:
             return self._is_csv and _HEADER.fullmatch(file.read(1000)) is not None
 
     def _continue(self) -> None:
-        """Learn what the file has, cut off a torn end, and stand behind the last line."""
+        """Read the captions in the file, remove an incomplete last line, and move to the end."""
         with self.path.open("rb") as file:
             end = self._read_csv(file) if self._is_csv else self._read_jsonl(file)
             file.seek(max(0, end - 1))
@@ -209,25 +209,23 @@ class CaptionFile:
 
 
 def check_made_with(sidecar: Path, made_with: Mapping[str, Any], output: Path, *, is_new: bool) -> None:
-    """Remember in `sidecar` what an output is made with, or refuse to continue one that was made with something else.
+    """Record in `sidecar` what an output is made with, or refuse to continue one that was made with something else.
 
     Args:
-        sidecar: the small file that remembers.
+        sidecar: the small file with the record.
         made_with: model and options, as JSON values.
         output: the file or folder it is about, for the message.
         is_new: nothing has been written yet.
 
     Raises:
-        DataError: the output was made with another model or other options, or nothing says with which.
+        DataError: the output was made with another model or other options, or with unknown ones.
     """
     if is_new:
         write_json(sidecar, dict(made_with))
         return
     remedy = "use --overwrite to start again, or choose another name"
     if not sidecar.is_file():
-        raise DataError(
-            f"{output}: already exists, and nothing says with which model and options it was made; {remedy}"
-        )
+        raise DataError(f"{output}: already exists, but the model and options it was made with are unknown; {remedy}")
     before = read_json(sidecar, max_bytes=1 << 20)
     if not isinstance(before, dict):
         raise DataError(f"{sidecar}: expected an object; {remedy}")
@@ -254,7 +252,7 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def _name_of(line: bytes) -> tuple[str, str]:
-    """The picture of a line of JSON and its caption; ValueError when it is not a whole line."""
+    """The picture of a line of JSON and its caption; ValueError when it is not a valid line."""
     record = json.loads(line)
     if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in ("image", "caption")):
         raise ValueError("expected an object with 'image' and 'caption'")

@@ -60,7 +60,7 @@ def compare(
     if output is not None and output.suffix.lower() not in PAGES:
         raise DataError(f"{output}: expected a file name that ends in .html")
     if pictures is not None and output is None:
-        raise DataError("--pictures puts pictures on the page: name it with -o page.html")
+        raise DataError("--pictures adds pictures to the page; name the page with -o page.html")
     from rich.console import Console
 
     from xlan.cli.evaluate import metric_progress, read_references, split_names

@@ -20,7 +20,7 @@ app = typer.Typer(help="Fit and check confidence: the share of a caption's conte
 
 ModelArgument = Annotated[Path, typer.Argument(help=f"{MODEL_WORDS}.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Model directory on this machine.", exists=True, file_okay=False)]
-CaptionsOption = Annotated[Path, typer.Option(help="Captions file with the people's captions and the splits.")]
+CaptionsOption = Annotated[Path, typer.Option(help="Captions file with reference captions and splits.")]
 FeaturesOption = Annotated[Path, typer.Option(help="Feature store of its pictures, made with the model's vision.")]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Use only this many pictures of the split, for a trial.")]
 BATCH = 32
@@ -33,11 +33,11 @@ def fit(
     features: FeaturesOption,
     split: Annotated[str, typer.Option(help="Split to fit on; the model must not have been trained on it.")] = "val",
     odd: Annotated[
-        int, typer.Option(min=0, help="Drawn pictures that are no photos, of which no word is true, to fit on too.")
+        int, typer.Option(min=0, help="How many drawn pictures, whose captions count as wrong, to fit on as well.")
     ] = 210,
     limit: LimitOption = None,
 ) -> None:
-    """Fit what turns evidence into confidence, and put it into the model directory as confidence.json.
+    """Fit the calibration of confidence, and write it to the model directory as confidence.json.
 
     The model captions every picture of the split; for each content word it is noted whether people used it too.
     """
@@ -46,13 +46,14 @@ def fit(
     from xlan.pipeline import Captioner
 
     captioner = Captioner.from_pretrained(model)
-    answers = [answer for _, answer in _answers(captioner, captions, features, split, limit)]
+    answers, scores = _answers_and_scores(captioner, captions, features, split, limit)
     evidence, used = [answer.evidence for answer in answers], [answer.used for answer in answers]
     if odd and captioner.extractor is not None:
         for known in _odd(captioner, odd):
             evidence.append(known)
             used.append((False,) * len(known.places))
-    calibration = Calibration.fit(evidence, used)
+            scores.append(0.0)
+    calibration = Calibration.fit(evidence, used, scores)
     calibrate_model(model, calibration)
     share = sum(answer.share for answer in answers) / len(answers)
     typer.echo(
@@ -66,7 +67,7 @@ def check(
     model: ModelArgument,
     captions: CaptionsOption,
     features: FeaturesOption,
-    split: Annotated[str, typer.Option(help="Split to check on; neither trained nor fitted on.")] = "test",
+    split: Annotated[str, typer.Option(help="Split to check on, unseen in training and fitting.")] = "test",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also draw the reliability diagram, as a page (.html).")
     ] = None,
@@ -80,22 +81,13 @@ def check(
     from xlan.confidence.measure import measure
     from xlan.errors import DataError
     from xlan.files import write_text
-    from xlan.metrics.report import evaluate
     from xlan.pages.reliability import reliability_page
     from xlan.pipeline import Captioner
 
     if output is not None and output.suffix.lower() not in (".html", ".htm"):
         raise DataError(f"{output}: expected a file name that ends in .html")
-    captioner = Captioner.from_pretrained(model)
-    answers: list[Answer] = []
-    references: dict[int | str, list[str]] = {}
-    for said, answer in _answers(captioner, captions, features, split, limit):
-        references[len(answers)] = list(said)
-        answers.append(answer)
-    report = evaluate({i: answer.caption.text for i, answer in enumerate(answers)}, references, metrics=["cider"])
-    scores = report.scores["CIDEr"].images
-    assert scores is not None
-    found = measure(answers, scores.tolist())
+    answers, scores = _answers_and_scores(Captioner.from_pretrained(model), captions, features, split, limit)
+    found = measure(answers, scores)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), indent=2))
     else:
@@ -105,6 +97,23 @@ def check(
     if output is not None:
         write_text(output, reliability_page(model.name, split, found))
         typer.echo(str(output), err=True)
+
+
+def _answers_and_scores(
+    captioner: Captioner, captions: Path, features: Path, split: str, limit: int | None
+) -> tuple[list[Answer], list[float]]:
+    """What the model says of each picture of a split, and the CIDEr of that."""
+    from xlan.metrics.report import evaluate
+
+    answers: list[Answer] = []
+    references: dict[int | str, list[str]] = {}
+    for said, answer in _answers(captioner, captions, features, split, limit):
+        references[len(answers)] = list(said)
+        answers.append(answer)
+    report = evaluate({i: answer.caption.text for i, answer in enumerate(answers)}, references, metrics=["cider"])
+    scores = report.scores["CIDEr"].images
+    assert scores is not None
+    return answers, scores.tolist()
 
 
 def _answers(

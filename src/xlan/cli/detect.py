@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def detect(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Pictures, folders (searched to the bottom), globs in quotes, or - for standard input."),
+        typer.Argument(help="Pictures, folders (with all subfolders), quoted globs, or - for standard input."),
     ],
     detector: Annotated[
         Path | None,
@@ -31,8 +31,8 @@ def detect(
             help="Detector directory; without it, the detector that comes with xlan, if this version has one."
         ),
     ] = None,
-    min_score: Annotated[float, typer.Option(help="Leave out what is less likely.", min=0.0, max=1.0)] = 0.3,
-    most: Annotated[int, typer.Option(help="Most boxes of a picture.", min=1, max=1000)] = 36,
+    min_score: Annotated[float, typer.Option(help="Leave out detections with a lower score.", min=0.0, max=1.0)] = 0.3,
+    most: Annotated[int, typer.Option(help="Most boxes per picture.", min=1, max=1000)] = 36,
     as_lines_of_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON per picture: names, scores, boxes as fractions.")
     ] = False,
@@ -48,7 +48,7 @@ def detect(
     """
     from xlan.vision.image import open_image
 
-    # Decoders warn about broken EXIF and odd palettes; nobody who looks at a folder can do anything about it.
+    # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     leave_a_core()
     found_by = _load(detector, min_score, most)
@@ -75,8 +75,7 @@ def detect(
 
 
 def _load(directory: Path | None, min_score: float, most: int) -> Detector:
-    from xlan.pipeline import SHIPPED
-    from xlan.pretrained import DETECTOR, VISION
+    from xlan.pretrained import DETECTOR, SHIPPED, VISION
     from xlan.vision.detector.directory import is_detector_directory, load_detector
 
     shipped = SHIPPED / DETECTOR
@@ -91,7 +90,7 @@ def _load(directory: Path | None, min_score: float, most: int) -> Detector:
 
 
 def _likely(found: Detections, min_score: float, most: int) -> Detections:
-    """Detections above the score, best first; when there are none, the best alone (the whole image, if need be)."""
+    """Detections above the score, best first; there may be none."""
     import numpy as np
 
     from xlan.vision.detector.detections import selected

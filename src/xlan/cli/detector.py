@@ -1,13 +1,17 @@
-"""`xlan detector`: train and measure a small detector of one's own."""
+"""`xlan detector`: train and measure your own small detector."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.health import refuse_broken_bf16
+from xlan.cli.single_run import claimed, run_to_end
+
 if TYPE_CHECKING:
+    from xlan.config import DetectorConfig
     from xlan.detector_training.run import DetectorRun
 
 app = typer.Typer(help="Train and measure a small detector.", no_args_is_help=True)
@@ -24,17 +28,11 @@ def train(
 
     Ctrl-C or a TERM signal saves and stops; the same command continues from the last checkpoint.
     """
-    from xlan.training.stop import StopRequest
-
-    settings, run = _build(config, overrides)
-    begun = f"continuing after step {run.step}" if run.resumed else "starting"
-    typer.echo(f"{begun}: {run.pictures} pictures, {run.total_steps} steps, measured on {run.measured}", err=True)
-    stop = StopRequest()
-    with stop.listening():
-        done = run.run(checkpoint_minutes=settings.checkpoint_minutes, on_log=_show, stop=stop)
-    if not done:
-        typer.echo(f"{stop.reason} after step {run.step}; saved. The same command continues from here.", err=True)
-        raise typer.Exit(stop.status)
+    settings = _settings(config, overrides)
+    with claimed(Path(settings.output), "output=…"):
+        run = _build(settings)
+        about = f"{run.pictures} pictures, {run.total_steps} steps, measured on {run.measured}"
+        run_to_end(run, about, checkpoint_minutes=settings.checkpoint_minutes)
     typer.echo(str(run.folder / "detector"))
 
 
@@ -46,22 +44,25 @@ def evaluate(
     """Measure the detector of a run on whole pictures: COCO's average precision and the recall of proposals."""
     import json
 
-    _, run = _build(config, overrides)
-    typer.echo(json.dumps({"step": run.step, "pictures": run.measured, **run.evaluate()}))
+    settings = _settings(config, overrides)
+    with claimed(Path(settings.output), "output=…"):  # opening a run tidies its folder up, under a writer's hands
+        run = _build(settings)
+        typer.echo(json.dumps({"step": run.step, "pictures": run.measured, **run.evaluate()}))
 
 
-def _build(config: Path, overrides: list[str] | None) -> tuple[Any, DetectorRun]:
+def _settings(config: Path, overrides: list[str] | None) -> DetectorConfig:
     from xlan.config import load_detector_config
-    from xlan.detector_training.build import build_run
 
     settings = load_detector_config(config, overrides or [])
+    refuse_broken_bf16("precision", settings.precision)
+    return settings
+
+
+def _build(settings: DetectorConfig) -> DetectorRun:
+    from xlan.detector_training.build import build_run
+
     missing: list[str] = []
     run = build_run(settings, on_missing=missing.append)
     if missing:
         typer.echo(f"{len(missing):,} images have no picture in {settings.pictures}; they are skipped", err=True)
-    return settings, run
-
-
-def _show(record: dict[str, Any]) -> None:
-    values = " · ".join(f"{key} {value}" for key, value in record.items() if key not in ("step", "of"))
-    typer.echo(f"step {record['step']}/{record['of']} · {values}", err=True)
+    return run

@@ -26,7 +26,7 @@ def doctor(
 ) -> None:
     """Look at this installation: what works, what does not, and what to do about it.
 
-    The exit status is 1 when something that captioning cannot do without is broken; what is only absent does no harm.
+    The exit status is 1 if something that captioning needs is broken; missing optional parts do not count.
     """
     from xlan.cli.health import all_checks
 
@@ -59,5 +59,5 @@ def _summary(found: list[Check], healthy: bool) -> str:
     counts = {status: sum(check.status == status for check in found) for status in _MARKS}
     state = "captioning works"
     if counts["broken"]:
-        state += f", but {counts['broken']} of the other things {'is' if counts['broken'] == 1 else 'are'} broken"
+        state += f", but {counts['broken']} optional {'part is' if counts['broken'] == 1 else 'parts are'} broken"
     return f"\nxlan {__version__}: {state}; {counts['ok']} checks passed, {counts['absent']} not installed"

@@ -1,8 +1,9 @@
-"""The options `--engine` and `--model`, the same in every command that captions."""
+"""Values of `--engine` and `--detector`, the same in every command that captions."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,3 +26,12 @@ class EngineChoice(StrEnum):
     def engine(self) -> EngineName:
         """The value as the library takes it."""
         return self.value
+
+
+def detector_for_names(given: Path | None, model: Path | None) -> Path | None:
+    """The detector for an explanation: the one given, else the one in the model directory, where torch is installed."""
+    from xlan.engines.load import is_installed
+    from xlan.pretrained import DETECTOR, SHIPPED
+
+    own = (SHIPPED if model is None else model) / DETECTOR
+    return own if given is None and own.is_dir() and is_installed("torch") else given

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
+from xlan.caption_json import caption_record
+from xlan.cli.engine import EngineChoice, detector_for_names
 from xlan.cli.pictures import STDIN, read_stdin
+from xlan.cli.shared_options import Beams, Detector, Device, Engine, Model, Must, caption_options
 from xlan.cli.text import printable, short_names
-from xlan.errors import DataError, DecodingError
+from xlan.errors import DataError
 from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
@@ -27,40 +30,45 @@ def explain(
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="Where to: a page (.html) or a figure (.png).", show_default=False),
+        typer.Option("-o", "--output", help="File to write: a page (.html) or a figure (.png).", show_default=False),
     ],
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
+    model: Model = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A second model, to be shown beside the first.")
     ] = None,
-    beams: Annotated[int, typer.Option(metavar="N", help="Sentences kept while searching, 1 to 10.")] = 3,
-    must: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="A word or phrase that has to appear; 'dog|dogs' for either; repeatable."),
-    ] = None,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
+    beams: Beams = None,
+    must: Must = None,
+    detector: Detector = None,
+    as_lines_of_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON per model: for each word where it looked, and at what.")
+    ] = False,
+    engine: Engine = EngineChoice.auto,
+    device: Device = "cpu",
 ) -> None:
     """Show where the model looked for each word of its caption, how sure it was and what it nearly said.
 
-    The page needs nothing but itself. Prints the caption and where the page or figure is.
+    The page is self-contained. Prints the caption and the path of the page or figure. With a detector, words point
+    at boxes with names.
     """
     _check_output(output, photo)
     from xlan.files import atomic_path, write_text
-    from xlan.options import EXPLAINED_RUNNERS_UP, CaptionOptions
+    from xlan.options import EXPLAINED_RUNNERS_UP
     from xlan.pages.explanation import Account, explanation_page
     from xlan.pages.figure import figure_png
     from xlan.pipeline import Captioner
 
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    try:
-        options = CaptionOptions(beams=beams, must=tuple(must or ()), attention=True, runners_up=EXPLAINED_RUNNERS_UP)
-    except DecodingError as error:
-        raise typer.BadParameter(str(error)) from None
+    options = caption_options(beams=beams, must=must, attention=True, runners_up=EXPLAINED_RUNNERS_UP)
     models = [model] if compare is None else [model, compare]
     threads = leave_a_core()
     captioners = [
-        Captioner.from_pretrained(directory, engine=engine.engine, device=device, threads=threads)
+        Captioner.from_pretrained(
+            directory,
+            engine=engine.engine,
+            device=device,
+            threads=threads,
+            detector=detector_for_names(detector, directory),
+        )
         for directory in models
     ]
     for captioner in captioners:
@@ -77,6 +85,11 @@ def explain(
     else:
         with atomic_path(output) as temporary:
             temporary.write_bytes(figure_png(image, accounts))
+    if as_lines_of_json:
+        for account in accounts:
+            record = {"image": name, "model": account.model, "page": str(output), **caption_record(account.caption)}
+            typer.echo(json.dumps(record))
+        return
     for account in accounts:
         said = printable(account.caption.text)
         typer.echo(said if compare is None else f"{printable(account.model)}\t{said}")

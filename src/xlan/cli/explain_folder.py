@@ -19,7 +19,7 @@ MOST_LETTERS = 48
 
 
 class ExplainFolder:
-    """A folder of explanations that fills up; the next run continues there.
+    """A folder of explanation pages; the next run continues where the last one stopped.
 
     Args:
         folder: made when it is missing.
@@ -57,7 +57,7 @@ class ExplainFolder:
         return self.folder / page_name(name)
 
     def has(self, name: str) -> bool:
-        """Whether a picture has its page; standard input never has, since each time it is another picture."""
+        """Whether a picture has its page; never for standard input, which is another picture each time."""
         return not self._overwrite and name != STDIN and self.path_of(name).is_file()
 
     def remember(self, pictures: Iterable[tuple[str, Path | bytes]]) -> Iterator[tuple[str, Path | bytes]]:
@@ -71,7 +71,7 @@ class ExplainFolder:
         """Write the page of a picture that `remember` has passed on.
 
         Raises:
-            ImageError: the picture is gone, or cannot be opened any more.
+            ImageError: the picture was removed, or cannot be opened any more.
         """
         from xlan.files import write_text
         from xlan.pages.explanation import Account, explanation_page
@@ -84,10 +84,10 @@ class ExplainFolder:
 
 
 def page_name(name: str) -> str:
-    """A file name for the page of a picture: readable, valid anywhere, and another for every other picture.
+    """A file name for the page of a picture: readable, valid everywhere, and unique.
 
     Letters and digits of any script stay; whatever could leave the folder or trick a reader becomes a hyphen. Twelve
-    digits made of the whole name keep `a/1.jpg` and `b/1.jpg` apart.
+    digits of a hash of the whole name keep `a/1.jpg` and `b/1.jpg` apart.
     """
     if name == STDIN:
         return "standard-input.html"

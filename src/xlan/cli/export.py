@@ -38,7 +38,7 @@ def export(
     runtime: Annotated[
         Path | None,
         typer.Option(
-            help="Of --web: the npm package onnxruntime-web, as the .tgz file of `npm pack` or as a folder. "
+            help="With --web: the npm package onnxruntime-web, as the .tgz file of `npm pack` or as a folder. "
             "[default: that file in the current folder]",
             show_default=False,
         ),
@@ -51,7 +51,10 @@ def export(
     ] = False,
     calibrate: Annotated[
         list[str] | None,
-        typer.Option(help="Of --int8 and --web: pictures or folders like those it will see; may be repeated."),
+        typer.Option(
+            help="With --int8 and --web: pictures or folders like those it will see, to store the vision network in "
+            "8 bits too (else 16); may be repeated."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an export that already exists.")] = False,
 ) -> None:
@@ -65,17 +68,18 @@ def export(
             "give one of them: an export directory or a page to write", param_hint="--output/--web"
         )
     if runtime is not None and web is None:
-        raise typer.BadParameter("does something only together with --web", param_hint="--runtime")
+        raise typer.BadParameter("has an effect only together with --web", param_hint="--runtime")
     if fp16 and int8:
         raise typer.BadParameter("stores 16 bits, --int8 stores 8; leave one out", param_hint="--fp16")
     int8 = int8 or (web is not None and not fp16)
     if calibrate and not int8:
-        raise typer.BadParameter("does something only together with --int8", param_hint="--calibrate")
+        raise typer.BadParameter("has an effect only together with --int8", param_hint="--calibrate")
     precision: Precision = "int8" if int8 else "float16" if fp16 else "float32"
     pictures = _pictures(calibrate or [])
-    from xlan.pipeline import SHIPPED
+    if model is None:
+        from xlan.pretrained import find_model
 
-    model = SHIPPED if model is None else model
+        model = find_model(None)
     if web is not None:
         _export_page(model, web, runtime, precision, pictures, replace=force)
     elif output is not None:
@@ -89,7 +93,6 @@ def _export(
     precision: Precision,
     pictures: Iterator[Image.Image],
     *,
-    half_vision: bool = False,
     replace: bool = False,
 ) -> Exported:
     from xlan.exporting import export_model
@@ -99,7 +102,6 @@ def _export(
         output,
         precision=precision,
         pictures=pictures,
-        half_vision=half_vision,
         replace=replace,
         tell=lambda line: typer.echo(line, err=True),
     )
@@ -128,7 +130,7 @@ def _export_page(
     with tempfile.TemporaryDirectory() as scratch:
         ready = model
         if not is_export_directory(model):
-            ready = _export(model, Path(scratch) / "model", precision, pictures, half_vision=True).path
+            ready = _export(model, Path(scratch) / "model", precision, pictures).path
         size = write_web(ready, target, name=model.resolve().name, runtime=files, replace=replace)
     typer.echo(f"{target}: {size / 1e6:.1f} MB; try: python -m http.server --bind 127.0.0.1 -d {target}")
 

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from xlan.cli.health import refuse_broken_bf16
+
 if TYPE_CHECKING:
     from xlan.vision.extract import ExtractReport
+    from xlan.vision.grid import GridExtractor
     from xlan.vision.regions import RegionExtractor
 
 # Finished, but some pictures could not be used: neither success nor a failure of the run.
@@ -36,10 +39,10 @@ def extract(
         Path | None, typer.Option(help="Detector directory (see `xlan import-detector`) instead of a grid.")
     ] = None,
     regions: Annotated[
-        str | None, typer.Option(help="Of --detector: regions of a picture, 36 or 10-100; by default as it says.")
+        str | None, typer.Option(help="With --detector: regions per picture, 36 or 10-100; default: its own.")
     ] = None,
     grid: Annotated[
-        bool, typer.Option("--grid", help="Of --detector, if it is a small one: its grid cells besides the regions.")
+        bool, typer.Option("--grid", help="With a small --detector: add its grid cells to the regions.")
     ] = False,
     onnx: Annotated[
         Path | None, typer.Option(help="Detector in an ONNX file (outputs boxes, features, scores) instead of a grid.")
@@ -61,6 +64,10 @@ def extract(
         str,
         typer.Option(help="How features are kept: float16, float32 or int8 (half of float16, scaled by region)."),
     ] = "float16",
+    precision: Annotated[
+        str,
+        typer.Option(help="Precision of the network: fp32, or bf16, nearly twice as fast where supported (grid only)."),
+    ] = "fp32",
     pictures_folder: Annotated[
         Path | None,
         typer.Option(
@@ -70,15 +77,15 @@ def extract(
         ),
     ] = None,
     split: Annotated[
-        list[str] | None, typer.Option(help="Only these splits of a dataset (train has restval too); may be repeated.")
+        list[str] | None, typer.Option(help="Only these splits of a dataset (train includes restval); may be repeated.")
     ] = None,
     number_ids: Annotated[
         bool, typer.Option("--number-ids", help="Take the number at the end of a file's name as its id, as COCO does.")
     ] = False,
     batch: Annotated[int, typer.Option(help="Pictures per call of the network.", min=1)] = 16,
     threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1)] = 2,
-    max_megapixels: Annotated[float, typer.Option(help="Refuse pictures that claim more.", min=0.001)] = 120.0,
-    max_megabytes: Annotated[float, typer.Option(help="Refuse files that are larger.", min=0.001)] = 64.0,
+    max_megapixels: Annotated[float, typer.Option(help="Refuse pictures with more pixels.", min=0.001)] = 120.0,
+    max_megabytes: Annotated[float, typer.Option(help="Refuse larger files.", min=0.001)] = 64.0,
     bad_list: Annotated[Path | None, typer.Option(help="Also write the skipped pictures to this file.")] = None,
 ) -> None:
     """Extract region features of pictures into a store. Stop it at any time; the same command resumes.
@@ -97,9 +104,14 @@ def extract(
 
     if detector is None and (regions is not None or grid):
         raise typer.BadParameter("has an effect only together with --detector DIR", param_hint="--regions, --grid")
+    if precision not in ("fp32", "bf16"):
+        raise typer.BadParameter(f"expected fp32 or bf16, got {precision}", param_hint="--precision")
+    if precision == "bf16" and (detector is not None or onnx is not None):
+        raise typer.BadParameter("bf16 has an effect on grid features only", param_hint="--precision")
+    refuse_broken_bf16("--precision", precision)
     if detector is not None and onnx is not None:
         raise typer.BadParameter("give one of --detector and --onnx", param_hint="--detector")
-    # Decoders warn about broken EXIF and odd palettes; nobody who extracts a folder can do anything about it.
+    # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     if dtype not in FEATURE_DTYPES:
         raise typer.BadParameter(f"expected {', '.join(FEATURE_DTYPES)}, got {dtype}", param_hint="--dtype")
@@ -124,6 +136,7 @@ def extract(
     else:
         changes = {"input_size": input_size, "cells": cells, "levels": _levels(levels), "image_region": image_region}
         extractor = _grid(network, vision, {key: value for key, value in changes.items() if value is not None})
+        extractor.bf16 = precision == "bf16"
     limits = ImageLimits(max_bytes=int(max_megabytes * 2**20), max_pixels=int(max_megapixels * 1e6))
     with (
         FeatureStoreWriter(output, dtype=dtype, extractor=extractor.description) as writer,  # type: ignore[arg-type]
@@ -157,7 +170,7 @@ def _levels(text: str | None) -> tuple[int, ...] | None:
         raise typer.BadParameter(f"expected 32, 16 or 16+32, got {text}", param_hint="--levels") from None
 
 
-def _grid(network: str, vision: Path | None, changes: dict[str, Any]) -> RegionExtractor:
+def _grid(network: str, vision: Path | None, changes: dict[str, Any]) -> GridExtractor:
     from xlan.vision.grid import GridExtractor
     from xlan.vision.grid_settings import GridSettings
 

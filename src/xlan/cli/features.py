@@ -54,13 +54,13 @@ def import_(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the store; an interrupted import resumes.")],
     form: Annotated[Form, typer.Option("--format", help="Form of the source; auto looks at it.")] = Form.AUTO,
     dtype: Annotated[
-        Dtype, typer.Option(help="How features are kept; int8 takes half of float16, scaled by region.")
+        Dtype, typer.Option(help="How features are stored; int8 takes half the space of float16.")
     ] = Dtype.FLOAT16,
     max_regions: Annotated[
         int | None, typer.Option(help="Keep at most this many regions of an image.", show_default="all")
     ] = None,
     boxes: Annotated[
-        Path | None, typer.Option(help="Folder with <id>.npy boxes, for features without.", show_default=False)
+        Path | None, typer.Option(help="Folder with boxes as <id>.npy, for features without boxes.", show_default=False)
     ] = None,
     captions: Annotated[
         Path | None,
@@ -162,4 +162,4 @@ def verify(store: Store) -> None:
         raise FeatureError(
             f"{store}: incomplete ({len(opened):,} images so far are whole): its writer was interrupted; start it again"
         )
-    typer.echo(f"{store}: {len(opened):,} images in {len(opened.shards):,} shards, all as they were written")
+    typer.echo(f"{store}: {len(opened):,} images in {len(opened.shards):,} shards, all intact")

@@ -1,7 +1,6 @@
 """What `xlan doctor` looks at: each check says what it found and, where something is wrong, what to do.
 
-torch is first tried in a child process: a torch that does not start, or a processor that stops it, is then a finding
-and not the end of the doctor.
+torch is first tried in a child process, so that a torch that crashes is reported and does not end the doctor.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from xlan.errors import XlanError
+from xlan.errors import ConfigError, XlanError
 from xlan.threads import leave_a_core
 
 Status = Literal["ok", "absent", "broken"]
@@ -67,11 +66,11 @@ class Check:
 
     Attributes:
         name: what, in a word or two.
-        status: it works; it is not there, which only some commands miss; or it is there and does not work.
+        status: it works; it is absent, which matters to some commands only; or it is broken.
         detail: what was found.
         fix: what to do; empty when nothing has to be done.
         typed: `fix` is a command to type, not advice in words.
-        core: captioning and training cannot do without it.
+        core: captioning and training need it.
     """
 
     name: str
@@ -115,7 +114,7 @@ def python() -> Check:
 
 
 class Probe:
-    """Python code that runs in a child process, which may die of it."""
+    """Python code that runs in a child process, because it may crash."""
 
     def __init__(self, code: str, **environment: str) -> None:
         self.output = self.errors = ""
@@ -131,7 +130,7 @@ class Probe:
         )
 
     def finish(self) -> int:
-        """Wait for the exit status; negative is the signal that ended it, and it is ended when it takes too long."""
+        """Wait for the exit status, negative for a signal; the process is killed after a time limit."""
         if self.status is None:
             try:
                 self.output, self.errors = self._child.communicate(timeout=PROBE_SECONDS)
@@ -199,8 +198,25 @@ def bf16_check(probe: Probe) -> Check:
     return Check("bf16", "broken", detail, "train with precision fp32", typed=False)
 
 
+def refuse_broken_bf16(name: str, precision: str) -> None:
+    """Check bf16 first: some processors announce it and then stop the process at the first product.
+
+    Raises:
+        ConfigError: it is asked for as setting or option `name`, and does not work.
+    """
+    if precision != "bf16":
+        return
+    import torch
+
+    if torch.accelerator.is_available():
+        return
+    check = bf16_check(bf16_probe())
+    if check.status != "ok":
+        raise ConfigError(f"{name} 'bf16': {check.detail}; to fix it: {check.fix}")
+
+
 def packages() -> Iterator[Check]:
-    """The packages that xlan cannot do without."""
+    """The packages that xlan requires."""
     for requirement in requirements().get("", []):
         fault = requirement.fault()
         if fault:
@@ -263,7 +279,7 @@ def requirements() -> dict[str, list[Requirement]]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release part of a version, as numbers: `2.13.0+cpu` → (2, 13); zeros at the end mean nothing."""
+    """The release part of a version, as numbers: `2.13.0+cpu` → (2, 13); trailing zeros are dropped."""
     parts = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     numbers = [int(part) for part in parts.group().split(".")] if parts else [0]
     while len(numbers) > 1 and not numbers[-1]:
@@ -272,7 +288,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def pictures() -> Check:
-    """Whether Pillow was built with the formats people have."""
+    """Whether Pillow was built with the common formats."""
     try:
         from PIL import __version__, features
     except ImportError as error:
@@ -295,8 +311,8 @@ def model_checks(model: Path | None, *, engine_works: bool) -> Iterator[Check]:
         return
     import numpy as np
 
-    from xlan.pipeline import SHIPPED, Captioner
-    from xlan.pretrained import read_model_directory
+    from xlan.pipeline import Captioner
+    from xlan.pretrained import SHIPPED, read_model_directory
 
     if model is None and not SHIPPED.is_dir():
         yield Check("model", "absent", "this version of xlan ships none", "xlan caption --model DIR PICTURE")

@@ -17,7 +17,7 @@ def import_checkpoint(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model directory to write.")],
     heads: Annotated[
-        int | None, typer.Option(min=1, help="Heads of an AoANet, if not 8: its weights do not tell.")
+        int | None, typer.Option(min=1, help="Heads of an AoANet, which its weights do not show; default 8.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model directory that already exists.")] = False,
 ) -> None:

@@ -52,7 +52,7 @@ def import_detector(
     ] = None,
     convention: Annotated[
         str | None,
-        typer.Option(help="Whose boxes and rules: caffe, milvlg, lxmert or airsplay; by default those of the file."),
+        typer.Option(help="Convention of boxes and selection: caffe, milvlg, lxmert or airsplay; default: the file's."),
     ] = None,
     regions: Annotated[
         str | None, typer.Option(help="Regions of a picture: 10-100, 36, …; by default those of the convention.")

@@ -27,7 +27,7 @@ def match_pictures(folder: Path, names: Mapping[int | str, Iterable[str]]) -> di
     from xlan.vision.sources import walk_pictures
 
     if not folder.is_dir():
-        raise DataError(f"{folder}: expected a folder with pictures, there is none")
+        raise DataError(f"{folder}: no such folder of pictures")
     wanted: dict[int | str, list[int | str]] = {}
     for image, several in names.items():
         for name in (part for one in (str(image), *several) for part in picture_names(one)):

@@ -27,7 +27,7 @@ def pack(
         typer.Option(help="Feature store it was trained on: pictures unlike those in it will lower its confidence."),
     ] = None,
     captions: Annotated[
-        Path | None, typer.Option(help="Of --features, take only the training split of this captions file.")
+        Path | None, typer.Option(help="With --features, take only the training split of this captions file.")
     ] = None,
     words: Annotated[
         Path | None,
@@ -40,7 +40,7 @@ def pack(
 ) -> None:
     """Join a trained model and its vision network or detector, so that `xlan caption --model OUTPUT` takes pictures.
 
-    What MODEL knows of its training pictures is kept unless --features gives it anew.
+    What MODEL knows of its training pictures is kept unless --features replaces it.
     """
     if captions is not None and features is None:
         raise typer.BadParameter("has an effect only together with --features STORE", param_hint="--captions")

@@ -1,4 +1,4 @@
-"""What a user types → pictures: files, folders to the bottom, globs, and `-` for standard input.
+"""Command-line arguments → pictures: files, folders with all subfolders, globs, and `-` for standard input.
 
 Folders are walked as their pictures are needed, one folder's names in memory at a time, so they may be of any size.
 """

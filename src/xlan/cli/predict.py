@@ -13,7 +13,7 @@ from xlan.cli.text import counted
 
 def predict(
     model: Annotated[Path, typer.Argument(help=f"{MODEL_WORDS}, for example out/coco/xlan_scst/best.")],
-    captions: Annotated[Path, typer.Option(help="Captions file that tells the images and splits.")],
+    captions: Annotated[Path, typer.Option(help="Captions file with the images and splits.")],
     features: Annotated[Path, typer.Option(help="Feature store of the images.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Result file in COCO's format.")],
     split: Annotated[str, typer.Option(help="Which split to caption.")] = "test",
@@ -26,7 +26,7 @@ def predict(
         typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps; default: cuda if there is one."),
     ] = None,
     skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave out images without features, instead of refusing.")
+        bool, typer.Option("--skip-missing", help="Skip images without features; otherwise they are an error.")
     ] = False,
 ) -> None:
     """Caption every image of a split; score the result with `xlan evaluate`."""

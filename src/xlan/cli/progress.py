@@ -19,7 +19,7 @@ Move = Callable[[int, int], None]
 
 @contextlib.contextmanager
 def bytes_progress(what: str) -> Iterator[Move]:
-    """Call what is given with bytes done and bytes in all."""
+    """Show progress in bytes; yields a function to call with bytes done and bytes in total."""
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     def amount(done: int, total: int) -> str:
@@ -31,7 +31,7 @@ def bytes_progress(what: str) -> Iterator[Move]:
 
 @contextlib.contextmanager
 def count_progress(what: str) -> Iterator[Move]:
-    """Call what is given with things done and things in all."""
+    """Show progress as a count; yields a function to call with the number done and the total."""
     from rich.progress import MofNCompleteColumn
 
     with _progress(what, [MofNCompleteColumn()], lambda done, total: f"{done:,} of {total:,}") as move:

@@ -14,7 +14,7 @@ def push(
         str, typer.Argument(metavar="OWNER/NAME", help="The repository, created if needed.", show_default=False)
     ],
     private: Annotated[
-        bool, typer.Option("--private", help="Create it so that only its owner sees it; refuses one that is public.")
+        bool, typer.Option("--private", help="Create it as a private repository; an existing public one is refused.")
     ] = False,
     revision: Annotated[
         str | None, typer.Option(metavar="BRANCH", help="Commit to this branch, created if needed; default: main.")
@@ -32,7 +32,7 @@ def push(
     scored_on: Annotated[
         str | None, typer.Option(metavar="TEXT", help='The data of --scores, such as "COCO, Karpathy\'s test split".')
     ] = None,
-    message: Annotated[str | None, typer.Option("--message", "-m", metavar="TEXT", help="Of the commit.")] = None,
+    message: Annotated[str | None, typer.Option("--message", "-m", metavar="TEXT", help="Commit message.")] = None,
 ) -> None:
     """Upload a model directory to the Hub in one commit, with a card that people find it by.
 

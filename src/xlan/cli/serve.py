@@ -7,21 +7,28 @@ import logging
 import os
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xlan.cli.engine import ENGINE_HELP, MODEL_HELP, EngineChoice
+from xlan.cli.engine import EngineChoice, detector_for_names
+from xlan.cli.progress import count_progress
+from xlan.cli.shared_options import Detector, Device, Engine, Model
+from xlan.cli.text import counted, printable
 from xlan.errors import ConfigError, MissingExtraError
 from xlan.threads import cores
+
+if TYPE_CHECKING:
+    from xlan.pipeline import Captioner
+    from xlan.search import PhotoSearch
 
 TOKEN_VARIABLE = "XLAN_TOKEN"
 MIN_TOKEN = 16
 
 
 def serve(
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help=MODEL_HELP)] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
+    model: Model = None,
+    device: Device = "cpu",
     host: Annotated[
         str, typer.Option(help="Address to listen on; the default is for this machine alone.")
     ] = "127.0.0.1",
@@ -33,6 +40,25 @@ def serve(
     name: Annotated[
         list[str] | None,
         typer.Option("--name", help="A name clients call this server by (Host header); may be repeated."),
+    ] = None,
+    library: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Photos that can be searched by a sentence, on the page too (xlan search)."
+        ),
+    ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --library: folder of its index; default: one in your cache."),
+    ] = None,
+    library_rescan: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Of --library: how often to look for new, changed and removed photos; 0 for never. Default: 60.",
+            min=0,
+            max=1e6,
+        ),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Most pictures per call of the model.", min=1, max=1024)] = 16,
     max_wait_ms: Annotated[
@@ -55,8 +81,9 @@ def serve(
         int | None,
         typer.Option(help="Threads that share a batch; unless given, one per core, on a GPU one.", min=1, max=256),
     ] = None,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No line on standard error for every request.")] = False,
+    detector: Detector = None,
+    engine: Engine = EngineChoice.auto,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests on standard error.")] = False,
 ) -> None:
     """Answer requests for captions over HTTP, with a page to drop photos on.
 
@@ -69,14 +96,20 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtraError("xlan serve", "serve") from None
-    from xlan.pipeline import SHIPPED, Captioner
+    from xlan.pipeline import Captioner
     from xlan.pretrained import find_model
+    from xlan.search.library import check_folder
     from xlan.serving import server
     from xlan.serving.settings import ServeSettings
     from xlan.vision.image import ImageLimits
 
     token = _token(token_file)
-    directory = SHIPPED if model is None else find_model(model)
+    for option, value in (("--index", index), ("--library-rescan", library_rescan)):
+        if value is not None and library is None:
+            raise typer.BadParameter("has an effect only together with --library", param_hint=option)
+    if library is not None:
+        check_folder(library)
+    directory = find_model(model)
     settings = ServeSettings(
         model_name=str(model) if model is not None and directory != model else directory.resolve().name,
         card=_card(directory),
@@ -88,17 +121,45 @@ def serve(
         timeout=timeout,
         max_cost=max_cost,
         limits=ImageLimits(max_bytes, max_pixels),
+        rescan=60.0 if library_rescan is None else library_rescan,
         lanes=threads or (cores() if device == "cpu" else 1),
     )
     _log_to_standard_error(quiet)
-    # Decoders warn about broken EXIF and odd palettes; whoever runs a server can do nothing about them.
+    # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     with server.listen(host, port) as listener:  # before the model is loaded: a taken port is known at once
-        captioner = Captioner.from_pretrained(directory, device=device, engine=engine.engine, threads=1)  # in each lane
+        captioner = Captioner.from_pretrained(
+            directory,
+            device=device,
+            engine=engine.engine,
+            threads=1,  # in each lane
+            detector=detector_for_names(detector, directory),
+        )
         if token is None and not _is_loopback(host):
             typer.echo(f"warning: {host} can be reached by others and no token is set; see --token-file", err=True)
         line = f"xlan listens on {_address(*listener.getsockname()[:2])}"
-        server.serve(captioner, settings, listener, lambda: typer.echo(line))
+        photos = None if library is None else _library(library, index, captioner, settings.lanes)
+        server.serve(captioner, settings, listener, lambda: typer.echo(line), photos=photos)
+
+
+def _library(folder: Path, index: Path | None, captioner: Captioner, lanes: int) -> PhotoSearch:
+    """The photos to be searched, indexed before the first request."""
+    from xlan.search import PhotoSearch
+    from xlan.search.index import BusyIndexError
+
+    photos = PhotoSearch(folder, captioner, place=index, lanes=lanes)
+
+    def say(line: str) -> None:
+        typer.echo(printable(line), err=True)
+
+    try:
+        with count_progress("indexing") as move:
+            done = photos.update(problem=say, progress=move)
+        left = f"; {len(done.skipped):,} cannot be indexed, which xlan search --skipped lists" if done.skipped else ""
+        say(f"library: {counted(len(photos), 'photo')} of {folder}{left}")
+    except BusyIndexError:
+        say(f"library: {counted(len(photos), 'photo')} of {folder}; another process is indexing it")
+    return photos
 
 
 def _token(file: Path | None) -> str | None:

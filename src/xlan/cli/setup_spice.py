@@ -44,7 +44,7 @@ def setup_spice(
         installed = spice_corenlp.install(archive, folder, sha256=sha256)
     except MetricError:
         if source is None:
-            # A bad download must not be what the next try finds.
+            # Do not leave a bad download for the next try.
             archive.unlink(missing_ok=True)
         raise
     if source is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Text for a terminal: control characters and bytes that are no text, which file names may hold, become escapes.
+    """Text for a terminal: control characters and undecodable bytes, which file names may have, become escapes.
 
     With `lines`, ends of lines stay as they are.
     """
@@ -27,6 +27,6 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     return [f"{path.name} ({number})" for number, path in enumerate(whole, start=1)]
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 image", "2,000 images"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {noun if number == 1 else noun + 's'}"

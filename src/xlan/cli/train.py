@@ -9,6 +9,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from xlan.cli.health import refuse_broken_bf16
+
 
 def train(
     config: Annotated[Path, typer.Argument(help="YAML file of the run; configs/ has those of the paper.")],
@@ -48,7 +50,7 @@ def train(
 
         typer.echo(yaml.safe_dump(dump_config(settings), sort_keys=False, allow_unicode=True), nl=False)
         return
-    _refuse_broken_bf16(settings.train.precision)
+    refuse_broken_bf16("train.precision", settings.train.precision)
     from xlan.training.run import run_training
 
     status = run_training(settings, resume_from=resume, threads=threads)
@@ -57,25 +59,11 @@ def train(
     raise typer.Exit(status)
 
 
-def _refuse_broken_bf16(precision: str) -> None:
-    """Check bf16 first: some processors announce it and then stop the process at the first product."""
-    import torch
-
-    if precision != "bf16" or torch.accelerator.is_available():
-        return
-    from xlan.cli.health import bf16_check, bf16_probe
-    from xlan.errors import ConfigError
-
-    check = bf16_check(bf16_probe())
-    if check.status != "ok":
-        raise ConfigError(f"train.precision 'bf16': {check.detail}; to fix it: {check.fix}")
-
-
 def _leave_at_once(status: int) -> NoReturn:
     """End this process of several without shutting the interpreter down.
 
     The threads of a process group outlive `destroy_process_group` when something still refers to it, as torch's own
-    caches do after sharding. One that lets go of a tensor while the interpreter closes aborts the process, and torchrun
+    caches do after sharding. A thread that frees a tensor while the interpreter closes aborts the process, and torchrun
     then reports a finished run as failed. By now everything is written and closed, so nothing is lost.
     """
     sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""How far a caption can be believed: evidence about each content word → calibrated chances."""
+"""How much a caption can be trusted: evidence about each content word → calibrated chances."""

@@ -1,4 +1,4 @@
-"""Evidence → chances that can be believed: a logistic model, then a monotone correction, both fitted on validation.
+"""Evidence → chances that can be trusted: a logistic model, then a monotone correction, both fitted on validation.
 
 A word's confidence is the chance that people use it for that picture too; a caption's is the expected share of its
 content words that they do. `confidence.json` in a model directory holds the fitted numbers.
@@ -77,26 +77,37 @@ class Calibration:
         return float(self.caption(_caption_features(self.word, evidence)[None])[0])
 
     @classmethod
-    def fit(cls, evidence: Sequence[Evidence], used: Sequence[Sequence[bool]]) -> Calibration:
+    def fit(
+        cls, evidence: Sequence[Evidence], used: Sequence[Sequence[bool]], scores: Sequence[float] | None = None
+    ) -> Calibration:
         """From captions and, for each content word of each, whether people used it for that picture.
+
+        Args:
+            evidence: about each caption.
+            used: for each of its content words, whether people used it.
+            scores: another score of each caption, such as CIDEr. The share of right words is a coarse measure: one dull
+                right word and a whole right sentence have the same. With scores, captions are put in order by an
+                estimate of both, half and half; the confidence is still the share of right words that is true of
+                captions at that place of the order.
 
         Raises:
             DataError: too few captions, or answers that are not one per content word.
         """
         if len(evidence) != len(used) or any(len(e.places) != len(u) for e, u in zip(evidence, used, strict=False)):
             raise DataError("expected one answer for every content word of every caption")
-        pairs = [(known, answers) for known, answers in zip(evidence, used, strict=True) if known.places]
-        if len(pairs) < FEWEST:
-            raise DataError(f"expected at least {FEWEST} captions with content words to fit on, got {len(pairs)}")
+        if scores is not None and len(scores) != len(evidence):
+            raise DataError(f"expected one score for every caption, {len(evidence)}, got {len(scores)}")
+        chosen = [i for i, known in enumerate(evidence) if known.places]
+        if len(chosen) < FEWEST:
+            raise DataError(f"expected at least {FEWEST} captions with content words to fit on, got {len(chosen)}")
         words = _fit(
-            np.concatenate([known.words for known, _ in pairs]),
-            np.concatenate([np.asarray(answers, dtype=np.float64) for _, answers in pairs]),
+            np.concatenate([evidence[i].words for i in chosen]),
+            np.concatenate([np.asarray(used[i], dtype=np.float64) for i in chosen]),
         )
-        captions = _fit(
-            np.stack([_caption_features(words, known) for known, _ in pairs]),
-            np.asarray([np.mean(answers) for _, answers in pairs], dtype=np.float64),
-        )
-        return cls(words, captions, len(pairs))
+        share = np.asarray([np.mean(used[i]) for i in chosen], dtype=np.float64)
+        good = share if scores is None else (share + ranks([scores[i] for i in chosen]) / len(chosen)) / 2
+        captions = _fit(np.stack([_caption_features(words, evidence[i]) for i in chosen]), share, order_by=good)
+        return cls(words, captions, len(chosen))
 
     def to_bytes(self) -> bytes:
         """The content of `confidence.json`."""
@@ -121,7 +132,7 @@ class Calibration:
             raise ModelError(f"{source}: expected a calibration of format {FORMAT}, got {got!r}; fit it again")
         known = {"word": list(WORD_FEATURES), "caption": list(CAPTION_FEATURES)}
         if value.get("features") != known:
-            raise ModelError(f"{source}: was fitted on other evidence than this version gathers; fit it again")
+            raise ModelError(f"{source}: was fitted on other evidence than this version uses; fit it again")
         count = value.get("fitted_on")
         if type(count) is not int or count < 0:
             raise ModelError(f"{source}: 'fitted_on' must be a number of captions, got {count!r}")
@@ -153,8 +164,9 @@ def _caption_features(word: Curve, evidence: Evidence) -> Floats:
     return np.array([1.0, logits.mean(), logits.min(), *evidence.caption], dtype=np.float64)
 
 
-def _fit(features: Floats, target: Floats) -> Curve:
-    weights = _logistic(features, target)
+def _fit(features: Floats, target: Floats, *, order_by: Floats | None = None) -> Curve:
+    """A logistic model of `order_by`, or of the target itself, and the correction that makes it the target's."""
+    weights = _logistic(features, target if order_by is None else order_by)
     raw, true = _monotone(_sigmoid(features @ weights), target)
     return Curve(tuple(weights.tolist()), tuple(raw.tolist()), tuple(true.tolist()))
 
@@ -193,6 +205,14 @@ def _monotone(raw: Floats, target: Floats) -> tuple[Floats, Floats]:
     ends = [(0.0, points[0][1] * 0.1), *points, (1.0, 1 - (1 - points[-1][1]) * 0.5)]
     xs, ys = zip(*((x, y) for i, (x, y) in enumerate(ends) if i == 0 or x > ends[i - 1][0]), strict=True)
     return np.asarray(xs), np.maximum.accumulate(np.asarray(ys))
+
+
+def ranks(values: Sequence[float]) -> Floats:
+    """Place of each value in the order of all, from 1; equal values share theirs."""
+    array = np.asarray(values, dtype=np.float64)
+    _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[inverse], dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
 """What is known about a caption's words, besides that the model said them.
 
 For each content word: how likely the captioner found it, whether its other captions of the picture use it too, what the
-vision network thinks of it by itself, and how familiar the picture looks. None of it needs another pass of a network.
+vision network thinks of it by itself, and how familiar the picture looks. For the caption as a whole also: how much of
+what the vision network sees it names. None of it needs another pass of a network.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +35,7 @@ WORD_FEATURES = (
     "seen_high",
     "log_familiarity",
 )
-CAPTION_FEATURES = ("constant", "mean_logit", "lowest_logit", "caption_log_probability", "log_familiarity")
+CAPTION_FEATURES = ("constant", "mean_logit", "lowest_logit", "caption_log_probability", "log_familiarity", "coverage")
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,27 @@ class Evidence:
     Attributes:
         places: which of its words are content words.
         words: `[K, len(WORD_FEATURES)]`, a row for each of them.
-        caption: what is known about the whole: mean log-probability of its words, log of familiarity.
+        caption: what is known about the whole: mean log-probability of its words, log of familiarity, coverage.
     """
 
     places: tuple[int, ...]
     words: Floats
-    caption: tuple[float, float]
+    caption: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the vision network sees in one picture.
+
+    Attributes:
+        familiarity: how much it looks like those of training, 0 to 1.
+        seen: the log-odds of each word that the network can name; singular and plural are one, the likelier counts.
+        expected: the sum of the chances of the content words among them.
+    """
+
+    familiarity: float
+    seen: Mapping[str, float]
+    expected: float
 
 
 class Witness:
@@ -56,15 +73,17 @@ class Witness:
 
     def __init__(self, head: WordHead | None = None, familiar: Familiar | None = None) -> None:
         self.head, self.familiar = head, familiar
-        self._outputs: dict[str, list[int]] = {}
-        for number, word in enumerate(() if head is None else head.words):
-            self._outputs.setdefault(fold(word), []).append(number)
+        forms = [fold(word) for word in (() if head is None else head.words)]
+        self._forms = sorted({*forms})
+        self._order = np.argsort(forms, kind="stable")  # outputs of one form side by side
+        self._starts = np.searchsorted(np.asarray(forms)[self._order], self._forms)
+        self._is_content = np.array([is_content(form) for form in self._forms], dtype=bool)
 
     def check(self, width: int) -> None:
         """Refuse parts that were made for features of another width.
 
         Raises:
-            ModelError: one of them was.
+            ModelError: the width of a part differs.
         """
         parts = {"familiar pictures have": self.familiar and self.familiar.examples.shape[1]}
         parts["the word head wants"] = self.head and self.head.weight.shape[1]
@@ -72,14 +91,14 @@ class Witness:
             if got is not None and got != width:
                 raise ModelError(f"{what} features {got} wide, the model expects {width}")
 
-    def evidence(self, words: Sequence[Word], others: Sequence[Sequence[Word]], regions: Regions) -> Evidence:
-        """About one caption of a picture with these regions; `others` are the model's further captions of it."""
+    def evidence(self, words: Sequence[Word], others: Sequence[Sequence[Word]], sight: Sight) -> Evidence:
+        """About one caption of a picture; `others` are the model's further captions of it."""
         places = tuple(place for place, word in enumerate(words) if is_content(word.text))
-        log_familiarity = float(np.log(max(self.familiarity(regions), 1e-3)))
+        log_familiarity = float(np.log(max(sight.familiarity, 1e-3)))
         log_probs = [float(np.log(max(word.probability, math.exp(-8.0)))) for word in words]
         mean = float(np.mean(log_probs or [-8.0]))
         elsewhere = [set(content_words(word.text for word in other)) for other in others]
-        seen = self._seen([fold(words[place].text) for place in places], regions)
+        seen = sight.seen
         rows = []
         for place in places:
             word, log_prob = fold(words[place].text), log_probs[place]
@@ -100,17 +119,23 @@ class Witness:
                 ]
             )
         table = np.asarray(rows, dtype=np.float64).reshape(len(places), len(WORD_FEATURES))
-        return Evidence(places, table, (mean, log_familiarity))
+        named = {fold(words[place].text) for place in places}
+        covered = float(sum(_chance(seen[word]) for word in named if word in seen))
+        coverage = covered / sight.expected if seen else 0.0
+        return Evidence(places, table, (mean, log_familiarity, coverage))
+
+    def look(self, regions: Regions) -> Sight:
+        """What the vision network sees in a picture, whatever is said about it."""
+        if self.head is None or not self._forms:
+            return Sight(self.familiarity(regions), {}, 0.0)
+        logits = np.maximum.reduceat(self.head.logits(regions)[self._order], self._starts).astype(np.float64)
+        seen = dict(zip(self._forms, logits.tolist(), strict=True))
+        return Sight(self.familiarity(regions), seen, max(1e-9, float(_chance(logits[self._is_content]).sum())))
 
     def familiarity(self, regions: Regions) -> float:
         """How much the picture looks like those of training, 0 to 1; 1 where that is not known."""
         return 1.0 if self.familiar is None else self.familiar.familiarity(regions.features)
 
-    def _seen(self, words: Sequence[str], regions: Regions) -> dict[str, float]:
-        """The vision network's log-odds of those words that it can name; singular and plural: the likelier one."""
-        named = sorted({word for word in words if word in self._outputs})
-        if self.head is None or not named:
-            return {}
-        outputs = [output for word in named for output in self._outputs[word]]
-        logits = dict(zip(outputs, self.head.logits(regions, outputs).tolist(), strict=True))
-        return {word: max(logits[output] for output in self._outputs[word]) for word in named}
+
+def _chance(log_odds: npt.ArrayLike) -> Any:
+    return 1 / (1 + np.exp(-np.clip(log_odds, -30, 30)))

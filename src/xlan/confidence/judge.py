@@ -1,4 +1,4 @@
-"""Captions → the same captions with confidences that can be believed."""
+"""Captions → the same captions with confidences that can be trusted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xlan.confidence.calibration import Calibration
-from xlan.confidence.evidence import Evidence, Witness
+from xlan.confidence.evidence import Evidence, Sight, Witness
 from xlan.types import Caption, Regions, Word
 
 
 class Judge:
-    """Says how far captions can be believed.
+    """Says how much captions can be trusted.
 
     Args:
         witness: gathers what is known about a caption.
@@ -23,28 +23,24 @@ class Judge:
         self.witness = witness if witness is not None else Witness()
         self.calibration = calibration
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether confidence is the expected share of content words that people use for the picture too."""
-        return self.calibration is not None
-
     def judge(self, caption: Caption, regions: Regions) -> Caption:
         """The caption and its `others` with their confidences, and those of their content words."""
-        everything = (caption, *caption.others)
+        everything, sight = (caption, *caption.others), self.witness.look(regions)
         judged = [
-            self._one(one, [other.words for j, other in enumerate(everything) if j != i], regions)
+            self._one(one, [other.words for j, other in enumerate(everything) if j != i], sight)
             for i, one in enumerate(everything)
         ]
         return replace(judged[0], others=tuple(judged[1:]))
 
     def evidence(self, caption: Caption, regions: Regions) -> Evidence:
         """What is known about a caption, given its `others`."""
-        return self.witness.evidence(caption.words, [other.words for other in caption.others], regions)
+        sight = self.witness.look(regions)
+        return self.witness.evidence(caption.words, [other.words for other in caption.others], sight)
 
-    def _one(self, caption: Caption, others: Sequence[Sequence[Word]], regions: Regions) -> Caption:
+    def _one(self, caption: Caption, others: Sequence[Sequence[Word]], sight: Sight) -> Caption:
         if self.calibration is None:
-            return replace(caption, confidence=self.witness.familiarity(regions) * caption.confidence)
-        known = self.witness.evidence(caption.words, others, regions)
+            return replace(caption, confidence=sight.familiarity * caption.confidence)
+        known = self.witness.evidence(caption.words, others, sight)
         chances = dict(zip(known.places, self.calibration.words(known).tolist(), strict=True))
         words = tuple(replace(word, confidence=chances.get(place)) for place, word in enumerate(caption.words))
         return replace(caption, words=words, confidence=self.calibration.share(known))

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from xlan.confidence.calibration import Reliability, reliability
+from xlan.confidence.calibration import Reliability, ranks, reliability
 from xlan.confidence.evidence import Evidence
 from xlan.errors import DataError
 from xlan.text.content import content_words, fold, is_content
@@ -83,14 +82,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's: the correlation of the ranks, equal values sharing theirs; 0 when one side does not vary."""
     if len(first) != len(second) or len(first) < 2:
         raise DataError(f"expected two lists of the same length, at least 2, got {len(first)} and {len(second)}")
-    a, b = _ranks(first), _ranks(second)
+    a, b = ranks(first), ranks(second)
     if a.std() == 0 or b.std() == 0:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
-
-
-def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
-    _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[inverse], dtype=np.float64)

@@ -1,7 +1,7 @@
-"""Pictures that are no photos: a model has nothing true to say of them, and its confidence should know.
+"""Drawn pictures that are not photos, for whose captions confidence should be low.
 
-They stand beside the photos of a validation split when confidence is fitted, with the answer that nobody would use any
-of the caption's words. They are drawn, so that no files are needed.
+Confidence is fitted on them together with the photos of a validation split; every word of their captions counts as
+wrong.
 """
 
 from __future__ import annotations

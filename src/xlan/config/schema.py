@@ -87,6 +87,13 @@ class ModelConfig(Section):
         default=None,
         description="model directory, or owner/name on the Hub, whose weights (and vocabulary) the run starts from",
     )
+    new_words: bool = Field(
+        default=False,
+        description="with `init`: take the words from `data` instead of its vocabulary; known ones keep their weights",
+    )
+    new_features: bool = Field(
+        default=False, description="with `init`: accept features of another network, if they are as wide"
+    )
     attributes: str | None = Field(
         default=None, description="words.safetensors of `xlan adapt`, from which the attributes of lstm-a3 start"
     )
@@ -95,6 +102,8 @@ class ModelConfig(Section):
     def _something_to_build(self) -> Self:
         if self.name is None and self.init is None:
             raise ValueError("model needs a 'name', an 'init' directory, or both")
+        if (self.new_words or self.new_features) and self.init is None:
+            raise ValueError("model.new_words and model.new_features need a model to start from: set model.init")
         if self.attributes is not None and self.init is not None:
             raise ValueError("model.attributes are for a new model: remove it, model.init brings its own")
         return self

@@ -102,11 +102,6 @@ class CaptionDataset:
         """Number of images."""
         return len(self.images)
 
-    @property
-    def caption_count(self) -> int:
-        """Number of captions of all images."""
-        return len(self.positions)
-
     def regions(self, index: int) -> Regions:
         """Features and boxes of the image at `index`; views of the store, not copies."""
         regions = self.store[self.keys[index]]
@@ -122,7 +117,7 @@ class CaptionDataset:
         return count if self.max_regions is None else min(count, self.max_regions)
 
     def tokens(self, caption: int) -> npt.NDArray[np.int32]:
-        """`[words]` ids of a caption (0 to `caption_count`), uncut, without start and end."""
+        """`[words]` ids of a caption (0 to the number of captions), uncut, without start and end."""
         return self._tokens[self._starts[caption] : self._starts[caption + 1]]
 
     def reference_ids(self) -> dict[str, list[tuple[int, ...]]]:

@@ -44,12 +44,12 @@ class Summary:
         form: as it was found to be.
         images: number of images.
         captions: number of captions.
-        captions_per_image: number of captions → number of images that have so many.
+        captions_per_image: number of captions → number of images that have that many.
         splits: each split, the largest first.
         vocabulary: at several thresholds, counted on the training split if there is one, else on everything.
         counted_on: the split the vocabulary was counted on.
         skipped: entries of the file that could not be used.
-        missing_pictures: ids of images without a picture; None when nobody knows where pictures are.
+        missing_pictures: ids of images without a picture; None where the place of pictures is unknown.
         missing_features: ids of images without features; None when no store was given.
     """
 
@@ -118,7 +118,7 @@ def pictures_of(captions: CaptionSet, folder: str | os.PathLike[str] | None) -> 
         folder: where pictures are; None to look beside the caption file and in `images/` there.
 
     Returns:
-        names as `feature_names` spells them; None when nothing was found in a place nobody named.
+        names as `feature_names` spells them; None when nothing was found in a place that was not given.
 
     Raises:
         DataError: there is no such folder, or a tar is damaged.

@@ -21,13 +21,13 @@ def alternatives(
     count: int,
     without: Collection[int] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Walk along one sentence per image and ask at every step which words came next to the one that was chosen.
+    """Follow one sentence per image and find, at every step, the likeliest words besides the chosen one.
 
     Args:
         model: the model that is asked.
         encoded: B images.
         special: ids with a meaning of their own.
-        ids: `[B, T]` the sentences as emitted, without `bos`; behind its end a row's results mean nothing.
+        ids: `[B, T]` the sentences as emitted, without `bos`; after its end a row's results mean nothing.
         count: alternatives per place.
         without: ids never to name.
 

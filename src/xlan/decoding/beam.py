@@ -1,6 +1,6 @@
 """Batched beam search, for any model that can be stepped.
 
-Rules (`beam_reference` says the same in plain Python, and tests hold the two together):
+Rules (`beam_reference` does the same in plain Python, and tests compare the two):
 
 - A hypothesis is ranked by the sum of its log-probabilities; there is no length normalisation unless asked for. A
   length penalty α ranks by `sum / length ** α`, where length counts `eos`, wherever hypotheses compete.
@@ -16,7 +16,7 @@ Rules (`beam_reference` says the same in plain Python, and tests hold the two to
 
 Cost: the first step computes one row per image, later steps only live beams of unfinished images. An image is finished
 when no live beam could change its result any more (log-probabilities only ever lower a score): under the released rule
-when all beams are finished, under the earlier one as soon as the finished ones outdo what is live. With `best_only` the
+when all beams are finished, under the earlier one as soon as the finished ones beat all live ones. With `best_only` the
 other beams are not waited for, which changes nothing about the best.
 """
 
@@ -58,7 +58,7 @@ def beam_search(
         encoded: what the model made of B images.
         special: the special ids of the vocabulary.
         width: number of beams. With required words, of each combination of words mentioned.
-        rule: what happens to finished beams, see the head of this file.
+        rule: what happens to finished beams, see the top of this file.
         length_penalty: α, above 0 favours longer captions.
         max_length: steps, the one that emits `eos` included.
         controls: see `xlan.decoding.controls` and `xlan.decoding.required`.
@@ -101,7 +101,7 @@ def diverse_beam_search(
         groups: number of groups G.
         width: number of beams of each group.
         diversity: cost of a word another group chose, in natural log units; 0 makes all groups find the same.
-        rule: what happens to finished beams, see the head of this file.
+        rule: what happens to finished beams, see the top of this file.
         length_penalty: α, above 0 favours longer captions.
         max_length: steps, the one that emits `eos` included.
         controls: see `xlan.decoding.controls` and `xlan.decoding.required`.

@@ -1,6 +1,6 @@
 """Beam search as one would explain it: one image at a time, one hypothesis at a time, plain lists and a sort.
 
-Slow on purpose. Read it to know what `beam_search` means; tests hold the two together.
+Slow on purpose. Read it to know what `beam_search` means; tests compare the two.
 """
 
 from __future__ import annotations

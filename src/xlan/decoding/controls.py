@@ -115,7 +115,7 @@ class NoRepeat:
     n: int
 
     def check(self, limits: Limits) -> None:  # noqa: ARG002
-        """Refuse n-grams of nothing."""
+        """Refuse n below 1."""
         if self.n < 1:
             raise DecodingError(f"no repeated n-gram: expected n of at least 1, got {self.n}")
 

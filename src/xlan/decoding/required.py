@@ -6,7 +6,7 @@ missing, and forbids every word after which the missing ones would no longer fit
 the words.
 
 A beam search does better than wait for that moment: it keeps a beam for every state (constrained beam search, Anderson
-et al. 2017), so sentences that already mention the words compete only with their like, and the words come where they
+et al. 2017), so sentences that already mention the words compete only with each other, and the words come where they
 fit.
 """
 

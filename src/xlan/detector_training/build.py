@@ -32,7 +32,7 @@ def build_run(config: DetectorConfig, *, on_missing: Callable[[str], None] | Non
     if truth is not None and truth.classes != boxes.classes:
         raise DataError(f"{config.true_boxes}: its classes differ from those of {', '.join(config.boxes)}")
     pictures = karpathy_pictures(config.dataset, folder=config.pictures, on_missing=on_missing)
-    train = with_boxes(pictures, boxes, ("train",))[: config.limit_train]
+    train = repeated(with_boxes(pictures, boxes, ("train",))[: config.limit_train], boxes, config.repeat_true)
     val = with_boxes(pictures, truth or boxes, config.measure)[: config.limit_val]
     if not train or not val:
         raise DataError(
@@ -58,6 +58,12 @@ def build_run(config: DetectorConfig, *, on_missing: Callable[[str], None] | Non
 def with_boxes(pictures: list[Picture], boxes: BoxLabels, splits: tuple[str, ...]) -> list[Picture]:
     """Pictures of these splits that are listed among the boxes; others are unknown, not empty."""
     return [picture for picture in pictures if picture.split in splits and picture.id in boxes.boxes]
+
+
+def repeated(pictures: list[Picture], boxes: BoxLabels, times: int) -> list[Picture]:
+    """Pictures that people looked at so many times, all others once; where people saw all or none, all once."""
+    true = [picture for picture in pictures if picture.id in boxes.by_people]
+    return pictures + (times - 1) * true if len(true) < len(pictures) else pictures
 
 
 def marked_classes(boxes: BoxLabels) -> tuple[int, ...]:

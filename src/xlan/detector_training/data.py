@@ -32,6 +32,7 @@ class Sample:
         boxes: `[G, 4]` in pixels of the view.
         labels: `[G]`.
         unsure: `[U, 4]` boxes of which it is unknown whether they hold a thing.
+        by_people: people marked the boxes, so that where none is, nothing is.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Sample:
     boxes: Floats
     labels: npt.NDArray[np.int64]
     unsure: Floats
+    by_people: bool = False
 
 
 def boxes_in_view(
@@ -87,8 +89,8 @@ class DetectionLoader(ViewLoader[Sample]):
         boxes: BoxLabels,
         *,
         size: int,
-        min_score: float = 0.35,
-        min_area: float = 0.4,
+        min_score: float = 0.45,
+        min_area: float = 0.5,
         threads: int = 2,
         seed: int = 0,
     ) -> None:
@@ -99,4 +101,4 @@ class DetectionLoader(ViewLoader[Sample]):
         """With the boxes that are in view."""
         rows = self.boxes.boxes[picture.id]
         boxes, labels, unsure = boxes_in_view(rows, view, size=self.size, min_score=self.min_score)
-        return Sample(number, pixels, boxes, labels, unsure)
+        return Sample(number, pixels, boxes, labels, unsure, picture.id in self.boxes.by_people)

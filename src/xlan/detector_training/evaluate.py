@@ -117,13 +117,13 @@ def average_precision(
     return {name: round(100 * max(0.0, float(value)), 2) for name, value in stats.items()}
 
 
-def proposal_recall(truth: Iterable[Floats], proposals: Iterable[Tensor], *, overlap: float = 0.5) -> float:
-    """Share of the true boxes, in percent, that some proposal of their picture overlaps by at least `overlap`."""
+def proposal_recall(truth: Iterable[Floats], proposals: Iterable[Tensor]) -> float:
+    """Share of the true boxes, in percent, that some proposal of their picture overlaps by at least a half."""
     hit = total = 0
     for boxes, proposed in zip(truth, proposals, strict=True):
         total += len(boxes)
         if len(boxes) and len(proposed):
-            hit += int((iou(torch.from_numpy(boxes), proposed).amax(dim=1) >= overlap).sum())
+            hit += int((iou(torch.from_numpy(boxes), proposed).amax(dim=1) >= 0.5).sum())
     return round(100 * hit / total, 2) if total else 0.0
 
 

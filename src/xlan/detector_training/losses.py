@@ -1,7 +1,8 @@
 """Which anchors and proposals count as which thing, and what the two stages are punished for.
 
 Both stages learn from a random sample of boxes per picture, as in "Faster R-CNN" (Ren et al., 2015). Boxes that overlap
-something unsure (half out of view, or a machine's guess) and nothing else are left out.
+something unsure (half out of view, or a machine's guess) and nothing else are left out; so are small ones in pictures
+that only a machine has looked at, since it overlooks most small things.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from xlan.vision.detector.boxes import encode, iou
+from xlan.vision.detector.boxes import area, encode, iou
 from xlan.vision.detector.lite import BOX_WEIGHTS, LiteHeads, Pyramid, Scores, as_rois
 
 
@@ -25,11 +26,13 @@ class Targets:
         boxes: `[G, 4]` in pixels of the input.
         labels: `[G]`.
         unsure: `[U, 4]`.
+        blind: boxes with sides below this (the root of their area) that match nothing are unknown, not background.
     """
 
     boxes: Tensor
     labels: Tensor
     unsure: Tensor
+    blind: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,13 @@ class Sampling:
         anchors: of the first stage, at most half of them things.
         proposals_before: anchors that enter suppression.
         proposals: boxes that leave it.
-        rois: of the second stage, at most a quarter of them things.
+        rois: of the second stage, at most a third of them things.
     """
 
     anchors: int = 128
     proposals_before: int = 400
     proposals: int = 100
-    rois: int = 48
+    rois: int = 64
 
 
 def match(boxes: Tensor, targets: Targets, *, low: float, high: float, best_too: bool) -> tuple[Tensor, Tensor]:
@@ -72,6 +75,9 @@ def match(boxes: Tensor, targets: Targets, *, low: float, high: float, best_too:
     if len(targets.unsure):
         near_unsure = iou(boxes, targets.unsure).amax(dim=1) >= min(low, 0.5)
         found = torch.where((found == -1) & near_unsure, -2, found)
+    if targets.blind > 0:
+        small = area(boxes) < targets.blind**2
+        found = torch.where((found == -1) & small, -2, found)
     return found, best
 
 
@@ -121,7 +127,7 @@ def region_losses(
     for boxes, target in zip(proposals, targets, strict=True):
         candidates = torch.cat([boxes, target.boxes])  # the truth itself is among them, so that there are things
         found, _ = match(candidates, target, low=0.5, high=0.5, best_too=False)
-        chosen = sample(found, count=count, things=0.25, generator=generator)
+        chosen = sample(found, count=count, things=1 / 3, generator=generator)
         rois.append(candidates[chosen])
         index = found[chosen]
         thing = index >= 0
@@ -133,8 +139,7 @@ def region_losses(
         wanted.append(deltas)
     truth, goal = torch.cat(labels), torch.cat(wanted)
     logits, deltas = heads.look(pyramid, stride32, as_rois(rois))
-    class_loss = functional.cross_entropy(logits, truth)
-    thing = torch.nonzero(truth < background)[:, 0]
-    own = deltas.view(len(truth), background, 4)[thing, truth[thing]]
-    box_loss = functional.smooth_l1_loss(own, goal[thing], reduction="sum") / max(1, len(truth))
+    class_loss = functional.cross_entropy(logits.float(), truth, reduction="sum") / max(1, len(truth))
+    thing = truth < background
+    box_loss = functional.smooth_l1_loss(deltas.float()[thing], goal[thing], reduction="sum") / max(1, len(truth))
     return class_loss, box_loss

@@ -6,16 +6,21 @@ command line and the server do not know which one they have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from xlan.errors import ShapeError
 from xlan.types import Regions, Rule
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+# Sentences per pass of `score`: the logits of this many take a few hundred megabytes at COCO's vocabulary.
+_SENTENCES_PER_PASS = 256
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,41 @@ class Decoded:
         return self.ids[:-1] if self.finished else self.ids
 
 
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """What an engine's encoder knows of one image. It may stand for the image's regions, which then need no encoder.
+
+    Attributes:
+        arrays: by name, float32. Which there are is up to the engine and the model: another engine cannot use them.
+        regions: number of regions N of the image.
+    """
+
+    arrays: Mapping[str, Floats]
+    regions: int
+
+    def __len__(self) -> int:
+        return self.regions
+
+
+# Either all regions, or all encodings.
+Images = Sequence[Regions] | Sequence[Encoding]
+
+
+def by_kind(images: Iterable[Regions | Encoding]) -> tuple[list[Regions], list[Encoding]]:
+    """Images as they are given: the regions of all of them and no encodings, or the other way round.
+
+    Raises:
+        ShapeError: there are both.
+    """
+    given = list(images)
+    regions = [image for image in given if isinstance(image, Regions)]
+    encodings = [image for image in given if isinstance(image, Encoding)]
+    if regions and encodings:
+        got = f"got {len(encodings)} encodings"
+        raise ShapeError(f"expected regions or encodings for all {len(given)} images, {got}")
+    return regions, encodings
+
+
 class Engine(Protocol):
     """A captioning model, wherever it runs. All methods may be called from several threads at once."""
 
@@ -108,11 +148,21 @@ class Engine(Protocol):
     def description(self) -> Mapping[str, Any]:
         """As JSON values: `engine`, `device`, `architecture` (its kind and numbers) and `parameters`, a count."""
 
-    def decode(self, regions: Sequence[Regions], request: SearchRequest) -> list[list[Decoded]]:
-        """Captions of each image, at least one: beams from best to worst, or samples as drawn.
+    def encode(self, regions: Sequence[Regions]) -> list[Encoding]:
+        """What the encoder knows of each image, to be kept and given to `decode` and `score` instead of its regions.
 
         Args:
             regions: B images, each with at least one region; features `[N, D]`, N may differ.
+
+        Raises:
+            ShapeError: the features are not `[N, D]`.
+        """
+
+    def decode(self, images: Images, request: SearchRequest) -> list[list[Decoded]]:
+        """Captions of each image, at least one: beams from best to worst, or samples as drawn.
+
+        Args:
+            images: the regions of B images, as for `encode`, or what `encode` made of them.
             request: how to look for the words.
 
         Raises:
@@ -120,13 +170,35 @@ class Engine(Protocol):
             DecodingError: no sentence satisfies the request.
         """
 
-    def score(self, regions: Sequence[Regions], sentences: Sequence[Sequence[Sequence[int]]]) -> list[list[Floats]]:
+    def score(self, images: Images, sentences: Sequence[Sequence[Sequence[int]]]) -> list[list[Floats]]:
         """Log-probabilities of given sentences (teacher forcing).
 
         Args:
-            regions: B images, as for `decode`.
+            images: B images, as for `decode`.
             sentences: for each image any number of sentences, each the ids of its words without start and end.
 
         Returns:
             For each image and sentence `[words + 1]` natural log-probabilities: of each word and of the end.
         """
+
+
+def score_in_passes(
+    images: Images,
+    sentences: Sequence[Sequence[Sequence[int]]],
+    score: Callable[[Sequence[Regions | Encoding], Sequence[Sequence[int]], Ints], list[Floats]],
+) -> list[list[Floats]]:
+    """`Engine.score`, a limited number of sentences at a time.
+
+    `score` gets some images, some sentences and, for each sentence, the place of its image among those.
+    """
+    if len(sentences) != len(images):
+        raise ShapeError(f"expected sentences for each of {len(images)} images, got {len(sentences)}")
+    pairs = [(image, ids) for image, several in enumerate(sentences) for ids in several]
+    result: list[list[Floats]] = [[] for _ in images]
+    for start in range(0, len(pairs), _SENTENCES_PER_PASS):
+        part = pairs[start : start + _SENTENCES_PER_PASS]
+        used, owner = np.unique([image for image, _ in part], return_inverse=True)
+        scores = score([images[image] for image in used], [ids for _, ids in part], owner)
+        for (image, _), values in zip(part, scores, strict=True):
+            result[image].append(values)
+    return result

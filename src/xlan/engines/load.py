@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from xlan.confidence.calibration import Calibration
 from xlan.confidence.evidence import Witness
@@ -32,8 +32,12 @@ from xlan.pretrained import (
 )
 from xlan.text.vocab import Vocabulary
 from xlan.vision.familiar import Familiar
+from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
 from xlan.vision.regions import RegionExtractor
 from xlan.vision.words import WordHead
+
+if TYPE_CHECKING:
+    from xlan.vision.detector.detections import Detector
 
 EngineName = Literal["auto", "onnx", "torch"]
 ComputePrecision = Literal["float32", "int8", "bf16"]
@@ -48,7 +52,7 @@ class Loaded:
         engine: regions → ids.
         vocabulary: ids ↔ words.
         extractor: pictures → regions, on the same device; None for models that take region features only.
-        judge: says how far its captions can be believed, with what the directory has for that.
+        judge: says how much its captions can be trusted, with what the directory has for that.
         identity: a hash of its files, the same for every copy of this model.
     """
 
@@ -60,7 +64,7 @@ class Loaded:
 
 
 def load(
-    directory: str | os.PathLike[str],
+    directory: str | os.PathLike[str] | None = None,
     *,
     engine: EngineName = "auto",
     device: str = "cpu",
@@ -73,13 +77,14 @@ def load(
 
     Args:
         directory: what `save_pretrained`, `xlan train`, `xlan pack` or `xlan export` wrote, or the name of a model on
-            the Hub.
+            the Hub; None for the model that comes with xlan.
         engine: `onnx` (small, quick to start, on the CPU), `torch` (every model, every device), or `auto`: onnx on the
             CPU where onnxruntime is installed and knows the architecture, else torch. All give the same captions.
         device: where to compute: `cpu`, `cuda`, `cuda:1`, `mps`.
         threads: how many threads compute; None leaves it to the engine.
-        detector: a detector directory whose regions the model is given; None takes the one in the model directory, if
-            it has one, and its grid otherwise. Detectors compute with torch on the CPU, whatever the engine.
+        detector: a detector directory whose regions the model is given; beside a model on grid cells it only names
+            what the words look at. None takes the one in the model directory, if the model was trained on its regions.
+            Detectors compute with torch on the CPU, whatever the engine.
         precision: of the captioner's weights: `float32`; `int8`, with the onnx engine; `bf16`, with the torch engine.
             Fewer bits are read faster, which is what decoding with a large model waits for; captions may then differ.
         revision: of a model on the Hub: a branch, a tag or a commit.
@@ -113,19 +118,42 @@ def load(
         loaded = _onnx(found, threads, "int8" if precision == "int8" else "stored")
     else:
         loaded = _torch(found, device, threads, bf16=precision == "bf16")
-    if detector is None and not (found.path / DETECTOR).is_dir():
+    own = found.path / DETECTOR
+    if loaded.extractor is not None and _on_grid(found, detector):
+        # A detector in the directory of such a model waits until somebody asks for names: it needs torch.
+        return loaded if detector is None else replace(loaded, extractor=_naming(found, detector, loaded.extractor))
+    if detector is None and not own.is_dir():
         return loaded
-    return replace(loaded, extractor=_detector(found, found.path / DETECTOR if detector is None else detector))
+    return replace(loaded, extractor=_detector(found, own if detector is None else detector))
 
 
-def _detector(found: ModelDirectory, directory: str | os.PathLike[str]) -> RegionExtractor:
+def _on_grid(found: ModelDirectory, detector: str | os.PathLike[str] | None) -> bool:
+    """Whether a model with a vision network was trained on its cells; where it does not say, a detector in its
+    directory means regions."""
+    made_by = found.features.get("extractor")
+    return made_by == "grid" or (made_by is None and detector is not None and not (found.path / DETECTOR).is_dir())
+
+
+def _load_detector(
+    directory: str | os.PathLike[str], *, made_with: Mapping[str, Any] | None = None, **options: Any
+) -> Detector:
+    """The detector of a directory, with these options or as it made features before."""
     try:
         from xlan.vision.detector.directory import detector_options, load_detector
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MissingExtraError("a detector", "train") from None
-    extractor = load_detector(directory, vision=found.extras.get(VISION), **detector_options(found.features))
+    return load_detector(directory, **options, **detector_options(made_with or {}))
+
+
+def _naming(found: ModelDirectory, directory: str | os.PathLike[str], grid: RegionExtractor) -> RegionExtractor:
+    vision = found.extras.get(VISION)
+    return NamingExtractor(grid, _load_detector(directory, vision=vision, regions=(1, MOST), confidence=LEAST_SCORE))
+
+
+def _detector(found: ModelDirectory, directory: str | os.PathLike[str]) -> RegionExtractor:
+    extractor = _load_detector(directory, made_with=found.features, vision=found.extras.get(VISION))
     if extractor.feature_dim != found.spec.feature_dim:
         raise ModelError(
             f"{directory}: makes features {extractor.feature_dim} wide, {found.path} was trained on "
@@ -148,25 +176,23 @@ def _onnx(found: ModelDirectory, threads: int | None, precision: Precision) -> L
     from xlan.engines.onnx_vision import OnnxGridExtractor
     from xlan.engines.onnx_weights import MappedWeights
 
+    # The network with the most to convert comes first: what it leaves free serves those that follow.
+    extractor = OnnxGridExtractor.load(found.extras[VISION], threads=threads) if VISION in found.extras else None
     source = str(found.path / WEIGHTS)
     weights = MappedWeights(source)
-    encoder, decoder = (
-        OnnxSession.of_graph(graph, name, source=source, threads=threads)
-        for graph, name in zip(
-            captioner_graphs(found.spec, weights, precision=precision, source=source),
-            ("encoder", "decoder"),
-            strict=True,
-        )
-    )
-    weights.release()  # the sessions hold what they need in the form they need
+    graphs = captioner_graphs(found.spec, weights, precision=precision, source=source)
+    sessions = []
+    for graph, name in zip(graphs, ("encoder", "decoder"), strict=True):
+        sessions.append(OnnxSession.of_graph(graph, name, source=source, threads=threads))
+        weights.release()  # the session holds what it needs in the form it needs
     about = {
         "architecture": spec_to_dict(found.spec),
         "parameters": sum(array.size for array in weights.values()),
     }
     return Loaded(
-        engine=OnnxEngine(OnnxModel(encoder, decoder), found.vocabulary.special, about),
+        engine=OnnxEngine(OnnxModel(*sessions), found.vocabulary.special, about),
         vocabulary=found.vocabulary,
-        extractor=OnnxGridExtractor.load(found.extras[VISION], threads=threads) if VISION in found.extras else None,
+        extractor=extractor,
         judge=judge_of(found.extras),
         identity=found.identity,
     )

@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from xlan.engines.interface import Decoded, Floats, SearchRequest
+from xlan.engines.interface import Decoded, Floats, Ints, SearchRequest
 from xlan.errors import DecodingError
 from xlan.required import RequiredWords, no_sentence, not_a_number, refuse_forbidden
 from xlan.types import SpecialIds
 
 NEVER = -np.inf
-
-Ints = npt.NDArray[np.int64]
 
 
 class Rows(Protocol):

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from xlan.engines.interface import Decoded, Floats, SearchRequest
-from xlan.engines.numpy_search import Ints, runners_up, score, search
-from xlan.engines.onnx_session import Arrays, OnnxSession, zeros
+from xlan.engines.interface import Decoded, Encoding, Floats, Images, Ints, SearchRequest, by_kind, score_in_passes
+from xlan.engines.numpy_search import runners_up, score, search
+from xlan.engines.onnx_session import Array, Arrays, OnnxSession, zeros
 from xlan.errors import ModelError, ShapeError
-from xlan.export.borders import MEMORY, NEXT, ROWS, STATE, WORDS
+from xlan.export.borders import MEMORY, NEXT, REGIONS, ROWS, STATE, WORDS
 from xlan.types import Regions, SpecialIds
 from xlan.vision.regions import pad_arrays
 
 # Images leave the memory when at least this share of them has no row left: each time costs one copy.
 SHRINK_AT = 0.25
-# Sentences per pass of `score`.
-_SENTENCES_PER_PASS = 256
+# Of the memory, what follows from the number of regions alone (see `xlan.export.borders.encoder_inputs`).
+_BIAS, _MEAN = f"{MEMORY}bias", f"{MEMORY}mean"
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,57 @@ class OnnxModel:
         self.feature_dim = _fixed(encoder.inputs["features"][-1])
         self.vocab_size = _fixed(decoder.outputs["log_probs"][-1])
         self._wanted = wanted
+        # Which axis of one image's memory counts its regions; None where there is none.
+        self._axes = {
+            name: encoder.outputs[name].index(REGIONS) - 1 if REGIONS in encoder.outputs[name] else None
+            for name in sorted(wanted - {_BIAS, _MEAN})
+        }
 
     def encode(self, features: Floats, mask: np.ndarray) -> Arrays:
         """Region features `[B, N, D]` with mask `[B, N]` → memory."""
         found = self._encoder.run({"features": features, "mask": mask})
         return {name: value for name, value in found.items() if name in self._wanted}
+
+    def split(self, memory: Arrays, counts: Sequence[int]) -> list[Encoding]:
+        """The memory of B images as that of each one, without padding."""
+        return [
+            Encoding(
+                {
+                    name: memory[name][row] if axis is None else _first(memory[name][row], axis, count)
+                    for name, axis in self._axes.items()
+                },
+                count,
+            )
+            for row, count in enumerate(counts)
+        ]
+
+    def join(self, encodings: Sequence[Encoding]) -> Arrays:
+        """What `split` gave, as the memory of a batch again.
+
+        Raises:
+            ShapeError: another model or engine made them.
+        """
+        counts = np.array([len(one) for one in encodings])
+        longest = int(counts.max())
+        memory: Arrays = {}
+        for name, axis in self._axes.items():
+            arrays = [one.arrays.get(name) for one in encodings]
+            shapes = {None if array is None else _without(array.shape, axis) for array in arrays}
+            if len(shapes) != 1 or None in shapes or any(set(one.arrays) != set(self._axes) for one in encodings):
+                raise ShapeError("expected encodings that this engine made with this model, got others")
+            shape = list(arrays[0].shape)  # type: ignore[union-attr]
+            if axis is not None:
+                shape[axis] = longest
+            joined = np.zeros((len(arrays), *shape), np.float32)
+            for row, array in enumerate(arrays):
+                _first(joined[row], axis, counts[row])[...] = array
+            memory[name] = joined
+        exists = np.arange(longest) < counts[:, None]
+        if _BIAS in self._wanted:
+            memory[_BIAS] = np.where(exists, 0, -np.inf).astype(np.float32)[:, None, None]
+        if _MEAN in self._wanted:
+            memory[_MEAN] = (exists / counts[:, None]).astype(np.float32)[:, None, None]
+        return memory
 
     def start(self, memory: Arrays, owner: Ints, images: int) -> OnnxRows:
         """A fresh row for each of `owner`, without a word."""
@@ -76,7 +122,7 @@ class OnnxModel:
     def select(self, rows: OnnxRows, index: Ints) -> OnnxRows:
         """Rows `index`; images without a row are dropped once there are enough of them."""
         owner, memory, images = rows.owner[index], rows.memory, rows.images
-        kept = np.unique(owner)
+        kept = owner[np.flatnonzero(np.diff(owner, prepend=-1))]  # each once, as they ascend
         if len(kept) <= (1 - SHRINK_AT) * images:
             memory = {name: value[kept] for name, value in memory.items()}
             owner, images = np.searchsorted(kept, owner), len(kept)
@@ -96,6 +142,15 @@ class OnnxModel:
         state = {STATE + name.removeprefix(NEXT): value for name, value in found.items() if name.startswith(NEXT)}
         after = replace(rows, state=state, spatial=found.get("spatial"), channel=found.get("channel"))
         return found["log_probs"], after
+
+
+def _first(array: Array, axis: int | None, count: int) -> Array:
+    """The first `count` along an axis, a view; everything where there is no axis."""
+    return array if axis is None else array[(slice(None),) * axis + (slice(0, count),)]
+
+
+def _without(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    return shape if axis is None else shape[:axis] + shape[axis + 1 :]
 
 
 @dataclass(frozen=True)
@@ -128,57 +183,48 @@ class OnnxEngine:
 
     def __init__(self, model: OnnxModel, special: SpecialIds, about: Mapping[str, Any]) -> None:
         self.model = model
+        self.feature_dim, self.vocab_size = model.feature_dim, model.vocab_size
         self.special = special
         self._about = dict(about)
-
-    @property
-    def feature_dim(self) -> int:
-        """Width of the region features it takes."""
-        return self.model.feature_dim
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids."""
-        return self.model.vocab_size
 
     @property
     def description(self) -> dict[str, Any]:
         """Engine, device, architecture and number of parameters, as JSON values."""
         return {"engine": self.name, "device": "cpu", **self._about}
 
-    def decode(self, regions: Sequence[Regions], request: SearchRequest) -> list[list[Decoded]]:
-        """Captions of each image, see `Engine.decode`."""
+    def encode(self, regions: Sequence[Regions]) -> list[Encoding]:
+        """What the encoder knows of each image, see `Engine.encode`."""
         if not regions:
             return []
-        fresh = self._fresh(regions, np.arange(len(regions)))
-        found = search(self.model, fresh, len(regions), self.special, request)
+        return self.model.split(self._memory(regions), [len(image) for image in regions])
+
+    def decode(self, images: Images, request: SearchRequest) -> list[list[Decoded]]:
+        """Captions of each image, see `Engine.decode`."""
+        if not images:
+            return []
+        fresh = self.model.start(self._memory(images), np.arange(len(images)), len(images))
+        found = search(self.model, fresh, len(images), self.special, request)
         others = runners_up(self.model, fresh, self.special, [image[0] for image in found], request)
         for image, places in zip(found, others, strict=True):
             image[0] = replace(image[0], runners_up=places)
         return [
-            [one if one.spatial is None else replace(one, spatial=one.spatial[:, : len(own)]) for one in image]
-            for image, own in zip(found, regions, strict=True)
+            [one if one.spatial is None else replace(one, spatial=one.spatial[:, :count]) for one in image]
+            for image, count in zip(found, [len(image) for image in images], strict=True)
         ]
 
-    def score(self, regions: Sequence[Regions], sentences: Sequence[Sequence[Sequence[int]]]) -> list[list[Floats]]:
+    def score(self, images: Images, sentences: Sequence[Sequence[Sequence[int]]]) -> list[list[Floats]]:
         """Log-probabilities of given sentences, see `Engine.score`."""
-        if len(sentences) != len(regions):
-            raise ShapeError(f"expected sentences for each of {len(regions)} images, got {len(sentences)}")
-        pairs = [(image, ids) for image, several in enumerate(sentences) for ids in several]
-        result: list[list[Floats]] = [[] for _ in regions]
-        for start in range(0, len(pairs), _SENTENCES_PER_PASS):
-            part = pairs[start : start + _SENTENCES_PER_PASS]
-            images, owner = np.unique([image for image, _ in part], return_inverse=True)
-            fresh = self._fresh([regions[image] for image in images], owner)
-            for (image, _), values in zip(
-                part, score(self.model, fresh, self.special, [ids for _, ids in part]), strict=True
-            ):
-                result[image].append(values)
-        return result
+        return score_in_passes(images, sentences, self._score)
 
-    def _fresh(self, regions: Sequence[Regions], owner: Ints) -> OnnxRows:
-        features, mask = pad_arrays(regions, self.feature_dim)
-        return self.model.start(self.model.encode(features, mask), owner, len(regions))
+    def _score(
+        self, images: Sequence[Regions | Encoding], sentences: Sequence[Sequence[int]], owner: Ints
+    ) -> list[Floats]:
+        fresh = self.model.start(self._memory(images), owner, len(images))
+        return score(self.model, fresh, self.special, sentences)
+
+    def _memory(self, images: Iterable[Regions | Encoding]) -> Arrays:
+        regions, encodings = by_kind(images)
+        return self.model.join(encodings) if encodings else self.model.encode(*pad_arrays(regions, self.feature_dim))
 
 
 def _fixed(size: int | str) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from xlan.engines.onnx_session import OnnxSession
+from xlan.engines.onnx_weights import MappedWeights
 from xlan.export.vision import grid_side, vision_graph
 from xlan.types import Regions
 from xlan.vision.grid_settings import PICTURES_PER_PASS, GridFront, GridSettings, read_vision
@@ -35,8 +37,10 @@ class OnnxGridExtractor(GridFront):
             WeightsError: missing, damaged, or tensors that do not fit the network it names.
         """
         file = read_vision(path)
-        graph = vision_graph(file, precision="stored", source=str(path))
+        weights = MappedWeights(path)
+        graph = vision_graph(replace(file, weights=weights), precision="stored", source=str(path))
         session = OnnxSession.of_graph(graph, "vision", source=str(path), threads=threads)
+        weights.release()  # the session holds what it needs in the form it needs
         return cls(session, file.settings, weights_name=file.digest)
 
     def extract(self, images: Sequence[PreparedImage]) -> list[Regions]:

@@ -38,7 +38,7 @@ class MappedWeights(Mapping[str, npt.NDArray[Any]]):
             with source.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except SafetensorError as error:
-            raise WeightsError(f"{source}: not a whole safetensors file ({error})") from None
+            raise WeightsError(f"{source}: not a valid safetensors file ({error})") from None
         except OSError as error:
             raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
         size = int.from_bytes(self._map[:8], "little")

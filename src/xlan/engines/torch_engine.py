@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,16 +24,14 @@ from xlan.decoding import (
     beam_search,
     sample,
 )
-from xlan.engines.interface import Decoded, Floats, SearchRequest
+from xlan.engines.interface import Decoded, Encoding, Floats, Images, Ints, SearchRequest, by_kind, score_in_passes
 from xlan.errors import ModelError, ShapeError
 from xlan.model.captioner import CaptionModel
-from xlan.model.interface import Encoded
+from xlan.model.interface import Encoded, check_captions
+from xlan.model.rows import row_groups
 from xlan.model.spec import spec_to_dict
 from xlan.types import Regions, SpecialIds
 from xlan.vision.padding import pad_boxes, pad_regions
-
-# Sentences per pass of `score`: the logits of this many take a few hundred megabytes at COCO's vocabulary.
-_SENTENCES_PER_PASS = 256
 
 
 class TorchEngine:
@@ -48,17 +46,8 @@ class TorchEngine:
 
     def __init__(self, model: CaptionModel, special: SpecialIds) -> None:
         self.model = model.eval()
+        self.feature_dim, self.vocab_size = model.feature_dim, model.vocab_size
         self.special = special
-
-    @property
-    def feature_dim(self) -> int:
-        """Width of the region features it takes."""
-        return self.model.feature_dim
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids."""
-        return self.model.vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -75,38 +64,56 @@ class TorchEngine:
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
         }
 
-    def decode(self, regions: Sequence[Regions], request: SearchRequest) -> list[list[Decoded]]:
-        """Captions of each image, see `Engine.decode`."""
+    def encode(self, regions: Sequence[Regions]) -> list[Encoding]:
+        """What the encoder knows of each image, see `Engine.encode`."""
         if not regions:
             return []
         with torch.inference_mode():
-            encoded = self.model.encode(*self._inputs(regions))
+            encoded = self._encoded(regions)
+        summary, known = (tensor.float().cpu().numpy() for tensor in (encoded.summary, encoded.regions))
+        return [
+            Encoding({"summary": summary[row], "regions": known[row, : len(image)]}, len(image))
+            for row, image in enumerate(regions)
+        ]
+
+    def decode(self, images: Images, request: SearchRequest) -> list[list[Decoded]]:
+        """Captions of each image, see `Engine.decode`."""
+        if not images:
+            return []
+        with torch.inference_mode():
+            encoded = self._encoded(images)
             found = self._search(encoded, request)
             others = self._runners_up(encoded, found, request)
-        captions = _records(found, [len(image) for image in regions])
+        captions = _records(found, [len(image) for image in images])
         for image, places in zip(captions, others, strict=True):
             image[0] = replace(image[0], runners_up=tuple(places[: len(image[0].ids)]))
         return captions
 
-    def score(self, regions: Sequence[Regions], sentences: Sequence[Sequence[Sequence[int]]]) -> list[list[Floats]]:
+    def score(self, images: Images, sentences: Sequence[Sequence[Sequence[int]]]) -> list[list[Floats]]:
         """Log-probabilities of given sentences, see `Engine.score`."""
-        if len(sentences) != len(regions):
-            raise ShapeError(f"expected sentences for each of {len(regions)} images, got {len(sentences)}")
-        pairs = [(image, ids) for image, several in enumerate(sentences) for ids in several]
-        result: list[list[Floats]] = [[] for _ in regions]
-        for start in range(0, len(pairs), _SENTENCES_PER_PASS):
-            part = pairs[start : start + _SENTENCES_PER_PASS]
-            images = sorted({image for image, _ in part})
-            owner = [images.index(image) for image, _ in part]
-            scores = self._score([regions[i] for i in images], [ids for _, ids in part], owner)
-            for (image, _), values in zip(part, scores, strict=True):
-                result[image].append(values)
-        return result
+        return score_in_passes(images, sentences, self._score)
 
     def _inputs(self, regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor | None]:
         features, mask = pad_regions(regions, self.feature_dim)
         boxes = pad_boxes(regions).to(self.device) if self.model.wants_boxes else None
         return features.to(self.device, next(self.model.parameters()).dtype), mask.to(self.device), boxes
+
+    def _encoded(self, images: Iterable[Regions | Encoding]) -> Encoded:
+        regions, encodings = by_kind(images)
+        if not encodings:
+            return self.model.encode(*self._inputs(regions))
+        if any(set(one.arrays) != {"summary", "regions"} for one in encodings):
+            raise ShapeError("expected encodings that this engine made with this model, got others")
+        dtype = next(self.model.parameters()).dtype
+        known = [torch.from_numpy(np.array(one.arrays["regions"])) for one in encodings]
+        summary = torch.from_numpy(np.stack([one.arrays["summary"] for one in encodings]))
+        counts = torch.tensor([len(one) for one in encodings])
+        mask = torch.arange(int(counts.max())) < counts[:, None]
+        return Encoded(
+            summary.to(self.device, dtype),
+            torch.nn.utils.rnn.pad_sequence(known, batch_first=True).to(self.device, dtype),
+            None if bool(mask.all()) else mask.to(self.device),
+        )
 
     def _search(self, encoded: Encoded, request: SearchRequest) -> DecodingResult:
         controls = _controls(request)
@@ -149,18 +156,20 @@ class TorchEngine:
             for image in zip(ids.tolist(), log_probs.tolist(), strict=True)
         ]
 
-    def _score(self, regions: Sequence[Regions], sentences: Sequence[Sequence[int]], owner: list[int]) -> list[Floats]:
-        """`owner[i]` is the image of sentence i, in `regions`."""
+    def _score(
+        self, images: Sequence[Regions | Encoding], sentences: Sequence[Sequence[int]], owner: Ints
+    ) -> list[Floats]:
         lengths = [len(ids) + 1 for ids in sentences]
         tokens = torch.full((len(sentences), max(lengths)), self.special.pad, dtype=torch.int64)
         for row, ids in enumerate(sentences):
             tokens[row, : lengths[row]] = torch.tensor([self.special.bos, *ids], dtype=torch.int64)
         targets = torch.tensor([i for ids in sentences for i in (*ids, self.special.eos)], dtype=torch.int64)
         with torch.inference_mode():
-            features, mask, boxes = self._inputs(regions)
-            device = self.device
-            rows, counts = torch.tensor(owner, device=device), torch.tensor(lengths, device=device)
-            logits = self.model(features, mask, tokens.to(device), counts, rows, boxes=boxes)
+            device, encoded = self.device, self._encoded(images)
+            rows, counts = torch.from_numpy(owner).to(device), torch.tensor(lengths, device=device)
+            check_captions(tokens, counts, rows, images=len(images), vocab_size=self.vocab_size)
+            groups = row_groups(rows, len(sentences), len(images), device)
+            logits = self.model.decoder(encoded, tokens.to(device), counts, groups, scheduled_sampling=0.0)
             chosen = torch.log_softmax(logits.float(), dim=1).gather(1, targets.to(device).unsqueeze(1)).squeeze(1)
         ends = itertools.accumulate(lengths)
         return [part.astype(np.float32) for part in np.split(chosen.cpu().numpy(), list(ends)[:-1])]

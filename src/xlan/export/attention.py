@@ -88,8 +88,25 @@ def _join_heads(g: Graph, x: str, width: int) -> str:
     return g.reshape(g.transpose(x, 0, 2, 1, 3), 0, 0, width)
 
 
+class HeadWidth:
+    """The widths of a layer whose heads share its width."""
+
+    dim: int
+    heads: int
+
+    @property
+    def key_width(self) -> int:
+        """Width of a head."""
+        return self.dim // self.heads
+
+    @property
+    def value_width(self) -> int:
+        """Width of a head."""
+        return self.key_width
+
+
 @dataclass(frozen=True)
-class XLinear:
+class XLinear(HeadWidth):
     """The X-Linear block of Eq. 2–6.
 
     Attributes:
@@ -107,16 +124,6 @@ class XLinear:
     hidden_dim: int
     sigma: str
     released: bool
-
-    @property
-    def key_width(self) -> int:
-        """Width of a head."""
-        return self.dim // self.heads
-
-    @property
-    def value_width(self) -> int:
-        """Width of a head."""
-        return self.key_width
 
     def _project(self, g: Graph, x: str, side: str) -> str:
         """One side of bilinear pooling: `[B, L, D]` → `[B, H, L, d]`."""
@@ -184,23 +191,13 @@ class Conventional:
 
 
 @dataclass(frozen=True)
-class MultiHead:
+class MultiHead(HeadWidth):
     """Scaled dot-product attention with heads and, unless `project_output` is off, an output projection."""
 
     name: str
     dim: int
     heads: int
     project_output: bool = True
-
-    @property
-    def key_width(self) -> int:
-        """Width of a head."""
-        return self.dim // self.heads
-
-    @property
-    def value_width(self) -> int:
-        """Width of a head."""
-        return self.key_width
 
     def project(self, g: Graph, regions: str, mask: Mask | None) -> Cache:
         """Keys and values of regions `[B, N, D]`."""

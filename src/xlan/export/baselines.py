@@ -5,8 +5,6 @@ GCN-LSTM is not among them: its encoder reads boxes, and runs with the torch eng
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from xlan.export import borders
@@ -191,23 +189,8 @@ def _updown_decoder(g: Graph, spec: UpDownSpec) -> None:
         borders.next_state(g, name, value, [dim])
 
 
-@dataclass(frozen=True)
-class _AoAAttention:
+class _AoAAttention(MultiHead):
     """AoANet's attention in the decoder: a norm on the query, one projection for values and keys."""
-
-    dim: int
-    heads: int
-    name: str = "decoder.attention"
-
-    @property
-    def key_width(self) -> int:
-        """Width of a head."""
-        return self.dim // self.heads
-
-    @property
-    def value_width(self) -> int:
-        """Width of a head."""
-        return self.key_width
 
     def project(self, g: Graph, regions: str, mask: Mask | None) -> Cache:
         """Values and keys of regions `[B, N, D]`, in that order."""
@@ -233,7 +216,12 @@ def _deviation_norm(g: Graph, x: str, name: str, dim: int) -> str:
 def aoanet(spec: AoANetSpec) -> Recipe:
     """AoANet."""
     decoder = LSTMDecoder(
-        spec.vocab_size, spec.dim, _AoAAttention(spec.dim, spec.heads), "relu", add_summary=True, project_attended=False
+        spec.vocab_size,
+        spec.dim,
+        _AoAAttention("decoder.attention", spec.dim, spec.heads),
+        "relu",
+        add_summary=True,
+        project_attended=False,
     )
     return Recipe(lambda g: _aoa_encoder(g, spec, decoder), lambda g: lstm_decoder(g, decoder))
 

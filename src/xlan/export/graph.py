@@ -21,7 +21,8 @@ import numpy as np
 from xlan.errors import ModelError, WeightsError
 from xlan.export import proto
 from xlan.export.proto import Array, Attribute
-from xlan.export.quantise import BLOCK, LEAST_QUANTISED, quantise_blocks, quantise_rows
+from xlan.export.quantise import BLOCK, LEAST_QUANTISED, quantise_blocks
+from xlan.weights import quantise_rows
 
 Precision = Literal["stored", "float32", "float16", "int8"]
 EPSILON = 1e-5  # of every norm
@@ -194,8 +195,8 @@ class Graph:
     def multiply(self, x: str, name: str, weight: Array) -> str:
         """`x W^T` for `x` `[..., in]` and an array `[out, in]`."""
         outside, inside = weight.shape
-        if self.precision == "stored":  # turning is faster in the runtime than here
-            return self.op("MatMul", x, self.transpose(self.tensor(name, weight), 1, 0))
+        if self.precision == "stored":  # the runtime turns it while it packs it: no copy in between
+            return self.op("FusedMatMul", x, self.tensor(name, weight), domain="com.microsoft", transB=1)
         if self.precision != "int8" or weight.size < LEAST_QUANTISED:
             return self.op("MatMul", x, self.tensor(f"{name}.t", weight.T))
         values, scales = quantise_blocks(weight)

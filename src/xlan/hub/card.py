@@ -1,6 +1,6 @@
 """The metadata of a model card: YAML between two lines of `---` at its top, as the Hub reads it.
 
-Nothing is invented: license, datasets and scores are there when somebody gave them, else not.
+License, datasets and scores appear only where they were given.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def with_metadata(
     results: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> str:
-    """A card with what the Hub shows and searches by; what it says already stays unless given anew.
+    """A card with what the Hub shows and searches by; what it already says stays unless given again.
 
     Args:
         text: the card, with or without metadata.

@@ -33,7 +33,7 @@ class HubName:
         """The same model at this revision.
 
         Raises:
-            HubError: the revision is not one, or the name has another one already.
+            HubError: the revision is not valid, or the name already has another one.
         """
         if revision is None:
             return self
@@ -48,7 +48,7 @@ def parse_name(text: str | os.PathLike[str]) -> HubName | None:
     """`"owner/name[@revision]"` as a `HubName`; None for everything else, such as an absolute path.
 
     Raises:
-        HubError: what follows the `@` is no revision.
+        HubError: what follows the `@` is not a revision.
     """
     given = text.as_posix() if isinstance(text, Path) else os.fspath(text)
     found = _NAME.fullmatch(given)

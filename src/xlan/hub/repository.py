@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from xlan import __version__
-from xlan.errors import HubError, MissingExtraError
+from xlan.errors import HubError, MissingExtraError, one_line
 from xlan.hub.names import HubName
 
-AGENT = {"library_name": "xlan", "library_version": __version__}  # how requests introduce themselves
+AGENT = {"library_name": "xlan", "library_version": __version__}  # the user agent
 KNOCK_SECONDS = 10
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
@@ -47,7 +47,7 @@ class Repository:
         """Fetch a file, unless it is in the cache.
 
         Raises:
-            HubError: it cannot be had; the message says why.
+            HubError: it cannot be fetched; the message says why.
         """
         path = self._fetch(file)
         if path is None:
@@ -93,14 +93,14 @@ class Repository:
         return path
 
     def _knock(self) -> None:
-        """Ask once: a Hub that cannot be reached is known now, and not after half a minute of retries."""
+        """Send one request, so that an unreachable Hub is noticed at once and not after half a minute of retries."""
         from huggingface_hub.errors import HfHubHTTPError
 
-        with contextlib.suppress(HfHubHTTPError):  # it answers; what is wrong, the download says or overcomes
+        with contextlib.suppress(HfHubHTTPError):  # the Hub answers; the download reports or handles the rest
             self._hub.HfApi(**AGENT).model_info(self.name.repository, timeout=KNOCK_SECONDS)
 
     def forget(self, *, damaged: str | None = None) -> None:
-        """Take files out of the cached snapshot, so that no half model stays there.
+        """Take files out of the cached snapshot, so that no incomplete model stays there.
 
         Args:
             damaged: remove all files from the snapshot, and this one from the cache; by default only those that are
@@ -114,7 +114,7 @@ class Repository:
         for path in gone:
             path.unlink(missing_ok=True)
         for folder in sorted({path.parent for path in gone}, reverse=True):
-            with contextlib.suppress(OSError):  # it holds files of somebody else
+            with contextlib.suppress(OSError):  # it has other files
                 folder.rmdir()
 
 
@@ -151,7 +151,7 @@ def hub_problems(name: str, *, writing: bool = False) -> Iterator[None]:
 
 
 def _transport_error() -> type[Exception]:
-    """The base of what its HTTP library raises, which is not the same library in all versions."""
+    """The base class of the errors of its HTTP library, which differs between versions."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return HfHubHTTPError.__bases__[0]
@@ -174,9 +174,9 @@ def _explain(error: BaseException, *, writing: bool) -> str:
         return _explain(error.__cause__, writing=writing)
     if isinstance(error, _transport_error()):
         kept = "nothing was changed there" if writing else "and it is not in the cache"
-        return f"the Hub cannot be reached ({_one_line(error)}), {kept}; check the connection and try again"
+        return f"the Hub cannot be reached ({one_line(error).rstrip('.')}), {kept}; check the connection and try again"
     what = "upload" if writing else "download"
-    return f"the {what} failed ({_one_line(error)}); try again"
+    return f"the {what} failed ({one_line(error).rstrip('.')}); try again"
 
 
 def _explain_status(status: int, message: str | None, *, writing: bool) -> str:
@@ -188,11 +188,6 @@ def _explain_status(status: int, message: str | None, *, writing: bool) -> str:
     if status == 429:
         return "too many requests to the Hub (429); wait a while and try again"
     if status >= 500:
-        return f"the Hub has a problem of its own ({status}); try again later"
+        return f"the Hub has an internal error ({status}); try again later"
     said = f": {' '.join(message.split())[:200]}" if message else ""
     return f"the Hub refuses the request ({status}){said}"
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.rstrip(".") if len(text) <= 200 else f"{text[:200]}…"

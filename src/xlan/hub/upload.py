@@ -23,7 +23,7 @@ def upload(name: HubName, files: Mapping[str, Path | bytes], *, private: bool, m
         The address of the repository, and its name with the commit that was made.
 
     Raises:
-        HubError: it did not work; nothing is changed there, but for an empty repository or branch that may be new.
+        HubError: it failed; nothing changed there, except that an empty repository or branch may have been created.
         MissingExtraError: `huggingface_hub` is not installed.
     """
     hub = import_hub(f"{name}: uploading to the Hub")

@@ -1,6 +1,6 @@
-"""Is one model better than another, or were its images kinder? A paired bootstrap over images.
+"""Is one model better than another, or is the difference chance? A paired bootstrap over images.
 
-Images are drawn again with replacement, the same draw for both models, and both are scored on the draw (Koehn, 2004).
+Images are resampled with replacement, the same sample for both models, and both are scored on it (Koehn, 2004).
 BLEU and METEOR are computed from the summed counts of the drawn images; the other scores are averages over images.
 """
 
@@ -31,7 +31,7 @@ class Comparison:
         second: score of the second set, None when it was not computed.
         low: lower end of the interval of `second − first`.
         high: upper end of it.
-        p_value: chance of a difference at least this clear between equally good models, two-sided.
+        p_value: probability of a difference at least this large if both models are equally good, two-sided.
         reason: why there is nothing to compare, or empty.
     """
 

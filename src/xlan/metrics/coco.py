@@ -227,7 +227,7 @@ def _from_annotations(path: str | os.PathLike[str], annotations: list[Any]) -> d
 
 
 def _annotated_files(images: object, captions: Collection[ImageId]) -> dict[ImageId, str]:
-    """File names of the images of COCO annotations; entries without one are passed over, since nothing needs them."""
+    """File names of the images of COCO annotations; entries without one are skipped, since nothing needs them."""
     entries = [entry for entry in images if isinstance(entry, dict)] if isinstance(images, list) else []
     return {
         entry["id"]: entry["file_name"]
@@ -294,7 +294,7 @@ def _clean(path: str | os.PathLike[str], where: str, value: str) -> str:
 
 
 def _plain_text(value: str) -> str:
-    """Half of a surrogate pair is legal in JSON, but no program can be given it as text."""
+    """Replace halves of surrogate pairs, which are legal in JSON but cannot be encoded as text."""
     return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -2,7 +2,7 @@
 
 All matches are found first; the best set of them that covers no word twice is then searched for with a beam, as in
 Denkowski & Lavie (2014): most covered words, then fewest chunks, then least distance. To give the official
-program's answer in every tie, its observed habits are kept:
+program's answer in every tie, its observed behaviour is reproduced:
 
 - a match that is not exact counts half its words, rounded down on each side, while paths are compared;
 - the beam compares the chunks that are *closed*; the one still open counts only at the end;

@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,12 +128,11 @@ def find_resources() -> Resources:
     raise MissingExtraError("METEOR", "metrics")
 
 
-def load_data(resources: Resources | None = None, *, progress: Callable[[int], None] | None = None) -> MeteorData:
+def load_data(resources: Resources | None = None) -> MeteorData:
     """Map the index into memory, building it first when it is missing, stale or damaged.
 
     Args:
         resources: the files to index; those of the installed package by default.
-        progress: called with the number of paraphrase pairs read so far while the index is built.
 
     Raises:
         MissingExtraError: the package with the resources is not installed.
@@ -147,7 +146,7 @@ def load_data(resources: Resources | None = None, *, progress: Callable[[int], N
         if data is not None:
             return data
     problems = []
-    arrays, words = _read_resources(resources, progress)
+    arrays, words = _read_resources(resources)
     for folder in folders:
         try:
             _write_index(folder / name, arrays, words)
@@ -218,16 +217,14 @@ def _read_index(path: Path, *, own: bool) -> MeteorData | None:
         return None
 
 
-def _read_resources(
-    resources: Resources, progress: Callable[[int], None] | None
-) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, list[str]]]:
+def _read_resources(resources: Resources) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, list[str]]]:
     try:
         with zipfile.ZipFile(resources.jar) as jar:
             function = _member(jar, "function/english.words")
             breaks = _member(jar, "nonbreaking/english.prefixes")
             synsets = _member(jar, "synonym/english.synsets")
             exceptions = _member(jar, "synonym/english.exceptions")
-        phrases, phrase_offsets, paraphrases = _read_table(resources.table, progress)
+        phrases, phrase_offsets, paraphrases = _read_table(resources.table)
         lemmas, lemma_offsets, members = _group(_pairs(synsets), np.int32)
         irregular = ((form, word_hash(base)) for base, forms in _lines(exceptions) for form in forms.split())
         forms, form_offsets, bases = _group(((word_hash(form), base) for form, base in irregular), np.uint64)
@@ -288,7 +285,7 @@ def _sorted_groups(
     return unique, np.append(starts, len(keys)).astype(np.int64), values[order].astype(dtype)
 
 
-def _read_table(path: Path, progress: Callable[[int], None] | None) -> tuple[Words, Offsets, npt.NDArray[np.generic]]:
+def _read_table(path: Path) -> tuple[Words, Offsets, npt.NDArray[np.generic]]:
     """The paraphrase table: three lines per entry — probability, phrase, paraphrase."""
     known: dict[str, int] = {}
     sources, targets = array("Q"), array("Q")
@@ -312,6 +309,4 @@ def _read_table(path: Path, progress: Callable[[int], None] | None) -> tuple[Wor
             targets.append(phrase_hash(file.readline()))
             if count * 3 > _MAX_PARAPHRASE_LINES:
                 raise ValueError(f"{path.name} is larger than expected")
-            if progress is not None and count % 100_000 == 0:
-                progress(count)
     return _sorted_groups(np.frombuffer(sources, dtype=np.uint64), np.frombuffer(targets, dtype=np.uint64), np.uint64)

@@ -5,7 +5,7 @@ of punctuation marks. Two consequences are kept on purpose: brackets come out as
 has them in capitals, so nothing matches), and a token may contain a no-break space (`25 1/2`).
 
 The Java program sees the next line while it reads one, and a caption that ends in an abbreviation can come out
-differently with a different neighbour. Scores that depend on the order of a file are no use, so a caption is read here
+differently with a different neighbour. Scores must not depend on the order of a file, so a caption is read here
 as if the next line began like most captions do (`FOLLOWING`); pass the real one to reproduce the official answer.
 """
 

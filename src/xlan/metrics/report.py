@@ -1,7 +1,7 @@
 """Captions + references → scores, each a number or the reason why there is none.
 
 Every metric is in one table here. A metric that cannot run (something is not installed, Java fails, …) is "not
-computed" with one line saying why: it never becomes 0, and nothing else is put in its place.
+computed" with one line saying why: it is never 0, and nothing else takes its place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ROUGE-L as the official COCO scorer computes it: longest common subsequence, beta 1.2.
 
-Two habits of that scorer are kept: precision and recall are each taken from whichever reference is best for it, and
+Two quirks of that scorer are kept: precision and recall are each taken from whichever reference is best for it, and
 captions are split at single spaces, so that an empty caption is one empty word.
 """
 

@@ -9,7 +9,7 @@ launcher adds, found by running the jar:
 - Java 15 and later have no JavaScript engine, which the jar uses to indent its answer: `spice_java/`.
 - A time limit, a drained stderr, an answer that is checked entry by entry.
 
-What could not be tested here: scores. No test has CoreNLP's two jars, so no number of the official SPICE has been
+Not tested: the scores themselves. No test has CoreNLP's two jars, so no number of the official SPICE has been
 reproduced by this launcher. The tests run the real jar, its LMDB cache and its answer on stand-ins for the CoreNLP
 classes it calls, which find no tuple in any caption; Java 17 and 25 were used, Java 8, 11 and 21 were not.
 """

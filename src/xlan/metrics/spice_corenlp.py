@@ -1,4 +1,4 @@
-"""Stanford CoreNLP 3.6.0, the parser of the official SPICE: two jars that this project may not and does not carry.
+"""Stanford CoreNLP 3.6.0, the parser of the official SPICE: two jars that this project may not ship.
 
 They come from `stanford-corenlp-full-2015-12-09.zip` (GPL, 536 MB), which `xlan metrics setup-spice` downloads once.
 The archive's publisher gives no checksum, so none is built in: `--sha256` checks one that you trust, and without it

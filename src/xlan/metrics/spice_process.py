@@ -1,4 +1,4 @@
-"""Finding Java and running it so that it cannot hang, flood or outlive us."""
+"""Finding Java and running it so that it cannot hang, fill the memory or outlive this process."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class SpiceSpacy:
 
 def _plain(caption: str) -> str:
     """Without capitals and full stop: they change the parse, and models that write neither must not gain or lose."""
-    whole = caption.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text
+    whole = caption.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is not valid text
     return " ".join(whole.lower().split()).rstrip(" .!?")
 
 

@@ -11,7 +11,7 @@ the dependency labels of spaCy's English models:
   as the SPICE counts that others published suggest, where the example in the SPICE paper makes two;
 - what belongs to somebody (*'s*, *his*) is the relation "have"; *be* between nouns is the relation "be";
 - what is said of one of several nouns joined by *and* is said of each;
-- "a couple of people" speaks of people; *he*, *they*, *who*… stand for a noun before them.
+- "a couple of people" is about people; *he*, *they*, *who*… stand for a noun before them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Prepositions of more than one word; the words inside are no objects of their own.
+# Prepositions of more than one word; the words inside are not objects themselves.
 _LONG_PREPOSITIONS = frozenset(
     phrase.replace("_", " ")
     for phrase in _words(
@@ -104,7 +104,7 @@ class _Reader:
         return word
 
     def _objects(self, word: Token) -> list[Token]:
-        """The nouns that `word` speaks of: itself or what it stands for, and what is joined to it by *and*."""
+        """The nouns that `word` is about: itself or what it stands for, and what is joined to it by *and*."""
         words = [word] if word.dep_ == "conj" else _joined(word)
         found = (self._referent(one) for one in words)
         return [noun for noun in found if noun is not None]
@@ -177,7 +177,7 @@ class _Reader:
                 if noun.i != subject.i:
                     yield (_name(subject), name, _name(noun))
 
-    # --- finding one's way in the tree ---
+    # --- navigating the tree ---
 
     def _objects_under(self, head: Token, labels: frozenset[str]) -> list[Token]:
         return [noun for child in head.children if child.dep_ in labels for noun in self._objects(child)]

@@ -1,7 +1,7 @@
 """The files that the COCO captions server takes: captions of val2014 and test2014, in a zip.
 
-The server refuses an archive in which an image is missing, appears twice or has an unexpected id, and says so hours
-later; here it is said at once.
+The server refuses an archive in which an image is missing, appears twice or has an unexpected id, and reports it hours
+later; these checks report it at once.
 """
 
 from __future__ import annotations

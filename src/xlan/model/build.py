@@ -182,6 +182,7 @@ def _transformer(spec: TransformerSpec) -> CaptionModel:
             for _ in range(spec.encoder_layers)
         ),
         dim=spec.dim,
+        sigma=nn.ReLU(),
         dropout=spec.region_dropout,
     )
     decoder = TransformerDecoder(

@@ -66,13 +66,12 @@ class GraphEncoder(nn.Module):
 
     Args:
         feature_dim: width of the region features, kept.
-        labels: number of labels, 0 for no edge included.
         dropout: dropout on the regions that go out.
     """
 
     wants_boxes = True
 
-    def __init__(self, feature_dim: int, *, labels: int = LABELS, dropout: float) -> None:
+    def __init__(self, feature_dim: int, *, dropout: float) -> None:
         super().__init__()
         self.own = nn.Linear(feature_dim, feature_dim)
         self.own_gate = nn.Linear(feature_dim, 1)
@@ -80,8 +79,8 @@ class GraphEncoder(nn.Module):
         self.outgoing_gate = nn.Linear(feature_dim, 1, bias=False)
         self.incoming = nn.Linear(feature_dim, feature_dim, bias=False)
         self.incoming_gate = nn.Linear(feature_dim, 1, bias=False)
-        self.label_bias = nn.Parameter(torch.zeros(labels, feature_dim))
-        self.label_gate = nn.Parameter(torch.zeros(labels, 1))
+        self.label_bias = nn.Parameter(torch.zeros(LABELS, feature_dim))
+        self.label_gate = nn.Parameter(torch.zeros(LABELS, 1))
         self.dropout = Dropout(dropout)
 
     def _side(self, features: Tensor, labels: Tensor, linear: nn.Linear, gate: nn.Linear) -> Tensor:

@@ -16,6 +16,7 @@ network, from which the layer can start.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from xlan.errors import ShapeError
 from xlan.model.attention import masked_mean
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
-from xlan.model.recurrent import ImageMemory, RecurrentDecoder, Tools, Vectors, lstm_cell
+from xlan.model.recurrent import ImageMemory, RecurrentDecoder, Tools, Vectors, WordArguments, lstm_cell
 from xlan.types import StepTrace
 
 
@@ -119,38 +120,37 @@ class AttributeEncoder(nn.Module):
             self.attributes.bias.copy_(bias)
 
 
-class PlainDecoder(RecurrentDecoder):
+class CellDecoder(RecurrentDecoder):
+    """A decoder with one recurrent cell, whose state is hidden state and cell."""
+
+    cell: nn.LSTMCell | MaxoutCell
+
+    def word_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Input weights and biases of the cell."""
+        return self.cell.weight_ih, joint_bias(self.cell)
+
+    def recurrent_weights(self) -> Sequence[Vectors]:
+        """For the hidden state."""
+        return [(self.cell.weight_hh,)]
+
+    def spoken(self, vectors: Vectors) -> Tensor:
+        """The hidden state."""
+        return vectors[0]
+
+
+class PlainDecoder(CellDecoder):
     """A recurrent cell that reads the image's vectors, then words; its state is hidden state and cell.
 
     Args:
-        vocab_size: number of ids V.
         dim: width of words, image vectors, hidden state and cell.
         cell: `nn.LSTMCell` or `MaxoutCell`.
-        word_sigma: activation of the word embedding, None for none.
-        word_dropout: dropout on words.
-        logit_dropout: dropout in front of the logits.
+        words: see `WordArguments`.
     """
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        dim: int,
-        cell: nn.LSTMCell | MaxoutCell,
-        word_sigma: nn.Module | None,
-        word_dropout: float,
-        logit_dropout: float,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            word_dim=dim,
-            word_sigma=word_sigma,
-            word_dropout=word_dropout,
-            logit_dropout=logit_dropout,
-        )
-        self.dim = dim
+    def __init__(self, *, dim: int, cell: nn.LSTMCell | MaxoutCell, **words: Unpack[WordArguments]) -> None:
+        super().__init__(dim=dim, **words)
         self.cell = cell
-        self.logits = nn.Linear(dim, vocab_size)
+        self.logits = nn.Linear(dim, words["vocab_size"])
 
     def _turn(self, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         return maxout_cell(gates, cell) if isinstance(self.cell, MaxoutCell) else lstm_cell(gates, cell)
@@ -164,19 +164,7 @@ class PlainDecoder(RecurrentDecoder):
             hidden, cell = self._turn(gates, cell)
         return ImageMemory((hidden, cell))
 
-    def word_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Input weights and biases of the cell."""
-        return self.cell.weight_ih, joint_bias(self.cell)
-
-    def recurrent_weights(self) -> Sequence[Vectors]:
-        """For the hidden state."""
-        return [(self.cell.weight_hh,)]
-
     def advance(self, gates: Tensor, vectors: Vectors, tools: Tools) -> tuple[Vectors, StepTrace | None]:
         """One turn of the cell; nothing to show, since nothing is attended to."""
         hidden, cell = vectors
         return self._turn(gates + tools.product(0, hidden), cell), None
-
-    def spoken(self, vectors: Vectors) -> Tensor:
-        """The hidden state."""
-        return vectors[0]

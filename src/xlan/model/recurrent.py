@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -124,35 +124,40 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sigmoid(let_out) * torch.tanh(cell), cell
 
 
+class WordArguments(TypedDict):
+    """What every decoder is told about words.
+
+    Attributes:
+        vocab_size: number of ids V.
+        word_sigma: activation of the word embedding, None for none.
+        word_dropout: dropout on words.
+        logit_dropout: dropout in front of the logits.
+    """
+
+    vocab_size: int
+    word_sigma: nn.Module | None
+    word_dropout: float
+    logit_dropout: float
+
+
 class RecurrentDecoder(nn.Module, ABC):
     """The decoder; its state is passed in and out. A subclass makes `logits`, a linear layer on what `spoken` returns.
 
     Args:
-        vocab_size: number of ids V.
-        word_dim: width of the words.
-        word_sigma: activation of the word embedding, None for none.
-        word_dropout: dropout on words.
-        logit_dropout: dropout in front of the logits.
+        dim: width of words and hidden states.
         drop_in_steps: keep `logit_dropout` while stepping in training mode; otherwise only teacher forcing has it.
+        words: see `WordArguments`.
     """
 
     logits: nn.Linear
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        word_dim: int,
-        word_sigma: nn.Module | None,
-        word_dropout: float,
-        logit_dropout: float,
-        drop_in_steps: bool = True,
-    ) -> None:
+    def __init__(self, *, dim: int, drop_in_steps: bool = True, **words: Unpack[WordArguments]) -> None:
         super().__init__()
-        self.embed = nn.Embedding(vocab_size, word_dim)
-        self.word_sigma = nn.Identity() if word_sigma is None else word_sigma
-        self.word_dropout = Dropout(word_dropout)
-        self.logit_dropout = Dropout(logit_dropout)
+        self.dim = dim
+        self.embed = nn.Embedding(words["vocab_size"], dim)
+        self.word_sigma = words["word_sigma"] or nn.Identity()
+        self.word_dropout = Dropout(words["word_dropout"])
+        self.logit_dropout = Dropout(words["logit_dropout"])
         self.drop_in_steps = drop_in_steps
 
     @abstractmethod

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,6 +18,7 @@ from xlan.model.multihead import MultiHeadAttention
 from xlan.model.rows import RowGroups
 from xlan.model.transformer_parts import (
     FeedForward,
+    LayeredEncoder,
     TransformerState,
     WordInput,
     ask_images,
@@ -45,26 +45,12 @@ class TransformerEncoderLayer(nn.Module):
         return cast(Tensor, self.feed_forward(self.norm(regions + self.dropout(found))))
 
 
-class TransformerEncoder(nn.Module):
-    """Region embedding and layers; the image-level feature is the mean of the regions (the decoder does not use it).
-
-    Args:
-        feature_dim: width of the region features that come in.
-        layers: `TransformerEncoderLayer`s.
-        dim: width of the model.
-        dropout: dropout on the embedded regions.
-    """
-
-    def __init__(self, feature_dim: int, layers: nn.ModuleList, *, dim: int, dropout: float) -> None:
-        super().__init__()
-        self.embed = nn.Linear(feature_dim, dim)
-        self.embed_norm = nn.LayerNorm(dim)
-        self.dropout = Dropout(dropout)
-        self.layers = layers
+class TransformerEncoder(LayeredEncoder):
+    """`TransformerEncoderLayer`s; the image-level feature is the mean of the regions (the decoder does not use it)."""
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Encoded:
         """Encode `[B, N, feature_dim]` with region mask `[B, N]`."""
-        regions = self.dropout(self.embed_norm(torch.relu(self.embed(features))))
+        regions = self.embed_regions(features)
         for layer in self.layers:
             regions = layer(regions, mask)
         return Encoded(masked_mean(regions, mask), regions, mask)

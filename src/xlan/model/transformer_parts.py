@@ -74,6 +74,30 @@ class FeedForward(nn.Module):
         return cast(Tensor, self.norm(x + self.dropout(self.linear_out(hidden))))
 
 
+class LayeredEncoder(nn.Module):
+    """Region embedding and layers; a subclass says how they are run.
+
+    Args:
+        feature_dim: width of the region features that come in.
+        layers: the layers.
+        dim: width of the model.
+        sigma: activation of the region embedding.
+        dropout: dropout on the embedded regions.
+    """
+
+    def __init__(self, feature_dim: int, layers: nn.ModuleList, *, dim: int, sigma: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.embed = nn.Linear(feature_dim, dim)
+        self.sigma = sigma
+        self.embed_norm = nn.LayerNorm(dim)
+        self.dropout = Dropout(dropout)
+        self.layers = layers
+
+    def embed_regions(self, features: Tensor) -> Tensor:
+        """`[B, N, feature_dim]` → `[B, N, D]`."""
+        return cast(Tensor, self.dropout(self.embed_norm(self.sigma(self.embed(features)))))
+
+
 def ask_images(
     attention: AttentionLayer, query: Tensor, cache: Projected, groups: RowGroups, *, trace: bool
 ) -> tuple[Tensor, StepTrace | None]:

@@ -54,12 +54,11 @@ class UpDownDecoder(RecurrentDecoder):
     ) -> None:
         super().__init__(
             vocab_size=vocab_size,
-            word_dim=dim,
+            dim=dim,
             word_sigma=nn.ReLU(),
             word_dropout=word_dropout,
             logit_dropout=logit_dropout,
         )
-        self.dim = dim
         self.region_dim = region_dim
         self.look_back = look_back
         self.attention_lstm = nn.LSTMCell(dim + summary_dim + dim, dim)

@@ -19,6 +19,7 @@ Decoder:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from torch.nn import functional as F
 from xlan.model.attention import AttentionLayer, masked_mean
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
-from xlan.model.recurrent import ImageMemory, RecurrentDecoder, Tools, Vectors, lstm_cell
+from xlan.model.recurrent import ImageMemory, RecurrentDecoder, Tools, Vectors, WordArguments, lstm_cell
 from xlan.model.stack import XLinearStack
 from xlan.types import StepTrace
 
@@ -80,49 +81,35 @@ class LSTMDecoder(RecurrentDecoder):
     """The decoder of X-LAN, and of AoANet; its state is hidden state, cell and context, each `[R, D]`.
 
     Args:
-        vocab_size: number of ids V.
         dim: width of words, hidden state, context, regions and attended feature.
         attention: the attention layer asked by the hidden state.
-        word_sigma: activation of the word embedding, None for none.
         add_summary: add ṽ to the previous context (released form) instead of concatenating (paper).
         project_attended: `LayerNorm(W' [h, v̂_d])` before the GLU (released form).
-        word_dropout: dropout on words.
         attended_dropout: dropout on the attended feature.
         context_dropout: dropout on the previous context.
-        logit_dropout: dropout on the context in front of the logits.
         drop_in_steps: keep `logit_dropout` while stepping in training mode (AoANet).
+        words: see `WordArguments`.
     """
 
     def __init__(
         self,
         *,
-        vocab_size: int,
         dim: int,
         attention: AttentionLayer,
-        word_sigma: nn.Module | None,
         add_summary: bool,
         project_attended: bool,
-        word_dropout: float,
         attended_dropout: float,
         context_dropout: float,
-        logit_dropout: float,
         drop_in_steps: bool = False,
+        **words: Unpack[WordArguments],
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            word_dim=dim,
-            word_sigma=word_sigma,
-            word_dropout=word_dropout,
-            logit_dropout=logit_dropout,
-            drop_in_steps=drop_in_steps,
-        )
-        self.dim = dim
+        super().__init__(dim=dim, drop_in_steps=drop_in_steps, **words)
         self.lstm = nn.LSTMCell(2 * dim if add_summary else 3 * dim, dim)
         self.attention = attention
         self.attended_linear = nn.Linear(2 * dim, dim) if project_attended else None
         self.attended_norm = nn.LayerNorm(dim) if project_attended else None
         self.context_linear = nn.Linear(2 * dim, 2 * dim)
-        self.logits = nn.Linear(dim, vocab_size)
+        self.logits = nn.Linear(dim, words["vocab_size"])
         self.attended_dropout = Dropout(attended_dropout)
         self.context_dropout = Dropout(context_dropout)
 

@@ -27,6 +27,7 @@ from xlan.model.rows import RowGroups
 from xlan.model.stack import RegionUpdate, StackLayer
 from xlan.model.transformer_parts import (
     FeedForward,
+    LayeredEncoder,
     TransformerState,
     WordInput,
     ask_images,
@@ -52,30 +53,13 @@ class XTransformerEncoderLayer(nn.Module):
         return attended, self.feed_forward(regions)
 
 
-class XTransformerEncoder(nn.Module):
-    """Region embedding, layers and image-level feature.
-
-    Args:
-        feature_dim: width of the region features that come in.
-        layers: `XTransformerEncoderLayer`s.
-        dim: width of the model.
-        sigma: activation of the region embedding.
-        dropout: dropout on the embedded regions.
-    """
+class XTransformerEncoder(LayeredEncoder):
+    """`XTransformerEncoderLayer`s and image-level feature; see `LayeredEncoder`."""
 
     def __init__(self, feature_dim: int, layers: nn.ModuleList, *, dim: int, sigma: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.embed = nn.Linear(feature_dim, dim)
-        self.sigma = sigma
-        self.embed_norm = nn.LayerNorm(dim)
-        self.dropout = Dropout(dropout)
-        self.layers = layers
+        super().__init__(feature_dim, layers, dim=dim, sigma=sigma, dropout=dropout)
         self.W_G = nn.Linear(dim * (1 + len(layers)), dim)
         self.summary_norm = nn.LayerNorm(dim)
-
-    def embed_regions(self, features: Tensor) -> Tensor:
-        """`[B, N, feature_dim]` → `[B, N, D]`."""
-        return cast(Tensor, self.dropout(self.embed_norm(self.sigma(self.embed(features)))))
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Encoded:
         """Encode `[B, N, feature_dim]` with region mask `[B, N]`."""

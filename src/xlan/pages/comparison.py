@@ -22,7 +22,7 @@ def comparison_page(
     references: Mapping[ImageId, Sequence[str]] | None = None,
     pictures: Mapping[ImageId, str] | None = None,
 ) -> str:
-    """An HTML document that needs nothing else.
+    """A self-contained HTML document.
 
     Args:
         scores: a row per metric.

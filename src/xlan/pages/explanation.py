@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from xlan.pages.heat import Floats, covers_all, heat_svg, place_in_words, strongest, weight_on_whole
+from xlan.looking import EVEN, Floats, covers_all, where_most
+from xlan.pages.heat import Box, heat_svg, place_in_words, weight_on_whole
 from xlan.pages.layout import page, text, thumbnail
-from xlan.types import Caption, Word
+from xlan.types import Caption, Look, Thing, Word
 
 SIDE = 720  # pixels of the picture in the page
 WIDE = 2.2  # width to height of pictures that would be too small in a narrow card
 STRIP_BARS = 64
 SHUT, OPEN = 0.1, 0.9
-EVEN = 1.5  # a strongest place below so many times the mean is hardly one
 MINUS, NO_BREAK = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 
@@ -36,7 +36,7 @@ class Account:
 
 
 def explanation_page(image: Image.Image, name: str, accounts: Sequence[Account]) -> str:
-    """An HTML document that needs nothing else.
+    """A self-contained HTML document.
 
     Args:
         image: the picture, upright; it is made smaller and embedded once.
@@ -72,6 +72,19 @@ class _Photo:
             f'<use href="#photo"/>{over}</svg>'
         )
 
+    def plate(self, label: str, box: Box) -> str:
+        """A name at the upper left corner of a box, inside the picture."""
+        size = max(12.0, max(self.width, self.height) / 26)
+        wide = min(float(self.width), (0.62 * len(label) + 0.8) * size)
+        x = min(max(0.0, box[0] * self.width), self.width - wide)
+        y = box[1] * self.height - 1.3 * size
+        y = min(max(0.0, y if y >= 0 else box[1] * self.height), max(0.0, self.height - 1.3 * size))
+        return (
+            f'<g class="plate"><rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{1.3 * size:.1f}"/>'
+            f'<text x="{x + 0.4 * size:.1f}" y="{y + 0.98 * size:.1f}" font-size="{size:.1f}"'
+            f' textLength="{wide - 0.8 * size:.1f}" lengthAdjust="spacingAndGlyphs">{text(label)}</text></g>'
+        )
+
 
 def _introduction(accounts: Sequence[Account]) -> str:
     models = " and ".join(account.model for account in accounts)
@@ -84,7 +97,7 @@ def _alone(photo: _Photo, account: Account) -> list[str]:
     return [
         f'<div class="hero">{picture}<div>{_sentence(account.caption)}{_others(account, level=2)}</div></div>',
         "<section><h2>Word by word</h2>",
-        _key(account.caption),
+        _key([account]),
         _words(photo, account.caption),
         "</section>",
     ]
@@ -97,7 +110,7 @@ def _beside(photo: _Photo, accounts: Sequence[Account]) -> list[str]:
         for account in accounts
     ]
     return [
-        f'<div class="hero">{photo.svg("the picture itself")}<div>{_key(accounts[0].caption)}</div></div>',
+        f'<div class="hero">{photo.svg("the picture itself")}<div>{_key(accounts)}</div></div>',
         '<div class="sides">',
         *sides,
         "</div>",
@@ -119,32 +132,51 @@ def _doubtful(caption: Caption) -> str:
     return f"; doubtful: {text(', '.join(dict.fromkeys(words)))}" if words else ""
 
 
-def _key(caption: Caption) -> str:
-    if not any(word.spatial is not None for word in caption.words):
+def _key(accounts: Sequence[Account]) -> str:
+    words = [word for account in accounts for word in account.caption.words]
+    if not any(word.spatial is not None for word in words):
         return '<p class="facts">No attention to show: this model does not attend to regions, or was not asked.</p>'
     return (
         '<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is relative to the '
-        "strongest place of each word, which is outlined. The percentage beside a word is its probability.</p>"
+        "strongest place of each word, which is outlined. The percentage beside a word is its probability."
+        f"{_names_in_words(words)}</p>"
     )
+
+
+def _names_in_words(words: Sequence[Word]) -> str:
+    """Where the names come from, if there are any."""
+    looks = [word.look for word in words if word.look is not None and word.look.thing is not None]
+    if not looks:
+        return ""
+    if any(look.region is None for look in looks):
+        return (
+            " Names are those of a detector that looked at the picture beside the model: a word points at the box that "
+            "holds more of its attention than its size alone would."
+        )
+    return " Names are those of the detector that made the regions."
 
 
 def _words(photo: _Photo, caption: Caption) -> str:
     if not caption.words:
         return "<p>There are no words to explain.</p>"
-    cards = "\n".join(_card(photo, word, caption.boxes) for word in caption.words)
+    cards = "\n".join(_card(photo, word, caption) for word in caption.words)
     wide = " wide" if photo.width > WIDE * photo.height else ""
     return f'<ol class="words{wide}" role="list">\n{cards}\n</ol>'
 
 
-def _card(photo: _Photo, word: Word, boxes: Floats | None) -> str:
+def _card(photo: _Photo, word: Word, caption: Caption) -> str:
+    boxes = caption.boxes
     traits: list[tuple[str, str]] = []
     if word.runners_up:
         others = ", ".join(f"{text(other)}{NO_BREAK}{percent(probability)}" for other, probability in word.runners_up)
         traits.append(("runners-up", f'<bdi dir="auto">{others}</bdi>'))
     picture = ""
     if word.spatial is not None and boxes is not None:
-        looked = where_it_looked(word.spatial, boxes)
-        picture = photo.svg(f"“{word.text}”: {looked}", heat_svg(word.spatial, boxes))
+        looked = where_it_looked(word.spatial, boxes, word.look, caption.things)
+        over = heat_svg(word.spatial, boxes, word.look.box if word.look is not None else None)
+        if word.look is not None and word.look.thing is not None:
+            over += photo.plate(caption.things[word.look.thing].label, word.look.box)
+        picture = photo.svg(f"“{word.text}”: {looked}", over)
         traits.append(("looked at", text(looked)))
     if word.channel is not None and word.channel.size:
         traits.append(("channel gate", _strip(word.channel) + text(gate_in_words(word.channel))))
@@ -156,16 +188,28 @@ def _card(photo: _Photo, word: Word, boxes: Floats | None) -> str:
     )
 
 
-def where_it_looked(spatial: Floats, boxes: Floats) -> str:
-    """Attention in words: "most at the top left (9 %), 31 % on the picture as a whole"."""
+def where_it_looked(spatial: Floats, boxes: Floats, look: Look | None = None, things: Sequence[Thing] = ()) -> str:
+    """Attention in words: "most at the dog, top left (9 %), 31 % on the picture as a whole".
+
+    Args:
+        spatial: `[N]` attention over the regions.
+        boxes: `[N, 4]` of the regions.
+        look: where it is strongest, if that is known already.
+        things: what a detector found, by the numbers that `look` uses.
+    """
     parts = []
-    top = strongest(spatial, boxes)
-    if top is not None:
-        place = place_in_words(boxes[top])
-        places = spatial[~covers_all(boxes)]
-        even = len(places) > 1 and float(spatial[top]) < EVEN * float(places.mean())
-        much = "evenly all over, a little more" if even else "most"
-        parts.append(f"{much} {'in' if place == 'centre' else 'at'} the {place} ({percent(float(spatial[top]))})")
+    look = look or where_most(spatial, boxes)
+    if look is not None:
+        place = place_in_words(np.array(look.box))
+        if look.thing is not None:
+            label = things[look.thing].label
+            where = f"most at the {label}" if look.region is not None else f"most inside the box of the {label}"
+            parts.append(f"{where}, {place} ({percent(look.share)})")
+        else:
+            places = spatial[~covers_all(boxes)]
+            even = len(places) > 1 and look.share < EVEN * float(places.mean())
+            much = "evenly all over, a little more" if even else "most"
+            parts.append(f"{much} {'in' if place == 'centre' else 'at'} the {place} ({percent(look.share)})")
     whole = weight_on_whole(spatial, boxes)
     if whole > 0:
         parts.append(f"{percent(whole)} on the picture as a whole")
@@ -204,7 +248,7 @@ def _meter(value: float, name: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1 as people say it; what is not nothing is never "0 %", what is not all never "100 %"."""
+    """A share as a percentage: more than nothing is never "0 %", less than all never "100 %"."""
     if 0 < share < 0.01:
         return f"under{NO_BREAK}1{NO_BREAK}%"
     return f"{99 if 0.99 < share < 1 else round(100 * share)}{NO_BREAK}%"

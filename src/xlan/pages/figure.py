@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 
+from xlan.looking import Floats, strongest
 from xlan.pages.explanation import Account, percent
-from xlan.pages.heat import Floats, opacities, strongest
+from xlan.pages.heat import Box, opacities
 from xlan.types import Caption, Word
 
 PANEL = 360  # most pixels of a panel, across and down; long and low ones get up to twice that across
@@ -29,7 +30,7 @@ Font: TypeAlias = "ImageFont.FreeTypeFont | ImageFont.ImageFont"
 
 
 def figure_png(image: Image.Image, accounts: Sequence[Account]) -> bytes:
-    """The figure as a PNG file; what the models said is in its description, for those who do not see it."""
+    """The figure as a PNG file; what the models said is in its description, for readers who cannot see it."""
     told = "; ".join(f"{account.model}: {account.caption.text or '(nothing)'}" for account in accounts)
     description = PngImagePlugin.PngInfo()
     description.add_itxt("Description", _clean(told))
@@ -108,12 +109,18 @@ class _Plan:
 def _cell(word: Word, caption: Caption, picture: Image.Image) -> tuple[str, str, Image.Image]:
     panel = picture
     if word.spatial is not None and caption.boxes is not None:
-        panel = heat_panel(picture, word.spatial, caption.boxes)
+        look = word.look
+        panel = heat_panel(picture, word.spatial, caption.boxes, look.box if look is not None else None)
+        if look is not None and look.thing is not None:
+            _plate(panel, caption.things[look.thing].label, look.box)
     return word.text, percent(word.probability), panel
 
 
-def heat_panel(picture: Image.Image, spatial: Floats, boxes: Floats) -> Image.Image:
-    """The picture in grey with heat over its regions (`spatial` `[N]`, `boxes` `[N, 4]`), the strongest outlined."""
+def heat_panel(picture: Image.Image, spatial: Floats, boxes: Floats, outline: Box | None = None) -> Image.Image:
+    """The picture in grey with heat over its regions (`spatial` `[N]`, `boxes` `[N, 4]`).
+
+    The box `outline` has a line around it; without it, the strongest region.
+    """
     width, height = picture.size
     alpha = np.zeros((height, width, 1))
     for opacity, box in zip(opacities(spatial, boxes), boxes, strict=True):
@@ -124,13 +131,26 @@ def heat_panel(picture: Image.Image, spatial: Floats, boxes: Floats) -> Image.Im
     panel = Image.fromarray(mixed)
     top = strongest(spatial, boxes)
     if top is not None:
-        x0, y0, x1, y1 = _pixels(boxes[top], width, height)
+        x0, y0, x1, y1 = _pixels(boxes[top] if outline is None else np.array(outline), width, height)
         draw = ImageDraw.Draw(panel)
         # Light within dark: one of the two shows on any picture.
         for inset, colour, thick in ((0, (0, 0, 0), 6), (2, (255, 255, 255), 2)):
             if x1 - x0 > 2 * inset + 1 and y1 - y0 > 2 * inset + 1:
                 draw.rectangle((x0 + inset, y0 + inset, x1 - 1 - inset, y1 - 1 - inset), outline=colour, width=thick)
     return panel
+
+
+def _plate(panel: Image.Image, label: str, box: Box) -> None:
+    """A name on a dark plate at the upper left corner of a box, inside the picture."""
+    x0, y0, _, _ = _pixels(np.array(box), panel.width, panel.height)
+    size = 18
+    wide = min(panel.width, int(_font(_clean(label), size).getlength(_clean(label))) + 12)
+    tall = size + 8
+    left = max(0, min(x0, panel.width - wide))
+    top = max(0, min(y0 - tall if y0 >= tall else y0, panel.height - tall))
+    draw = ImageDraw.Draw(panel)
+    draw.rectangle((left, top, left + wide - 1, top + tall - 1), fill=(0, 0, 0))
+    _write(draw, label, (left + 6, top + 2), size, PAPER, wide - 12, centred=False)
 
 
 def _pixels(box: Floats, width: int, height: int) -> tuple[int, int, int, int]:

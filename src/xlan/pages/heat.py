@@ -10,20 +10,13 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from xlan.errors import ShapeError
+from xlan.looking import Floats, covers_all, on_places, strongest
 
 STRENGTH = 0.85
 MOST_PIECES = 64  # of one region under others that overlap it
 
-Floats: TypeAlias = npt.NDArray[np.floating]
 Box: TypeAlias = tuple[float, float, float, float]
-
-
-def covers_all(boxes: Floats) -> npt.NDArray[np.bool_]:
-    """`[N]`: which of the boxes `[N, 4]` are the picture as a whole."""
-    return np.asarray((boxes[:, :2] <= 0).all(axis=1) & (boxes[:, 2:] >= 1).all(axis=1))
 
 
 def opacities(spatial: Floats, boxes: Floats) -> Floats:
@@ -33,36 +26,30 @@ def opacities(spatial: Floats, boxes: Floats) -> Floats:
         spatial: `[N]` attention weights.
         boxes: `[N, 4]` boxes of the regions, fractions of the picture.
     """
-    weights = _placed(spatial, boxes)
+    weights = on_places(spatial, boxes)
     top = float(weights.max(initial=0.0))
     return STRENGTH * weights / top if top > 0 else np.zeros_like(weights)
 
 
-def strongest(spatial: Floats, boxes: Floats) -> int | None:
-    """The region with the greatest weight, those that cover the whole picture apart; None where there is none."""
-    weights = _placed(spatial, boxes)
-    return int(weights.argmax()) if weights.max(initial=0.0) > 0 else None
-
-
 def weight_on_whole(spatial: Floats, boxes: Floats) -> float:
     """The weight that went to the picture as a whole."""
-    _check(spatial, boxes)
     return float(spatial[covers_all(boxes)].sum())
 
 
 def place_in_words(box: Floats) -> str:
-    """Where a box lies, for people who do not see it: "top left", "centre", "bottom"."""
+    """Where a box lies, for people who cannot see it: "top left", "centre", "bottom"."""
     x, y = (float(box[0]) + float(box[2])) / 2, (float(box[1]) + float(box[3])) / 2
     across = "left" if x < 0.38 else "right" if x > 0.62 else ""
     down = "top" if y < 0.38 else "bottom" if y > 0.62 else ""
     return " ".join(part for part in (down, across) if part) or "centre"
 
 
-def heat_svg(spatial: Floats, boxes: Floats) -> str:
+def heat_svg(spatial: Floats, boxes: Floats, outline: Box | None = None) -> str:
     """The heat as an SVG of unit size, to be laid over the picture and stretched with it.
 
-    Every region that shows is one element with `data-region` (its number) and `data-weight`; the outline of the
-    strongest follows. Colours come from the classes `heat`, `edge` and `edge-in` of `layout.STYLE`.
+    Every region that shows is one element with `data-region` (its number) and `data-weight`; an outline follows, of
+    the box `outline`, or of the strongest region. Colours come from the classes `heat`, `edge` and `edge-in` of
+    `layout.STYLE`.
     """
     shown = opacities(spatial, boxes)
     parts = [
@@ -71,7 +58,7 @@ def heat_svg(spatial: Floats, boxes: Floats) -> str:
     ]
     top = strongest(spatial, boxes)
     if top is not None:
-        frame = _rect(_box(boxes[top]))
+        frame = _rect(_box(boxes[top] if outline is None else np.array(outline)))
         parts.append(f'{frame} class="edge"/>{frame} class="edge-in"/>')
     return (
         '<svg class="heat" viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true">' + "".join(parts) + "</svg>"
@@ -93,24 +80,13 @@ def visible(shown: Floats, boxes: Floats) -> list[tuple[int, list[Box]]]:
         pieces = [_box(boxes[i])]
         for other in above:
             cut = [piece for whole in pieces for piece in _without(whole, other)]
-            if len(cut) > MOST_PIECES:  # a heap of boxes: what is left under the others counts for little
+            if len(cut) > MOST_PIECES:  # many overlapping boxes: what shows under the others hardly matters
                 break
             pieces = cut
         above.append(_box(boxes[i]))
         if pieces:
             found[i] = pieces
     return sorted(found.items())
-
-
-def _check(spatial: Floats, boxes: Floats) -> None:
-    if spatial.ndim != 1 or boxes.shape != (len(spatial), 4):
-        raise ShapeError(f"expected weights [N] and boxes [N, 4], got {list(spatial.shape)} and {list(boxes.shape)}")
-
-
-def _placed(spatial: Floats, boxes: Floats) -> Floats:
-    """The weights as float64, 0 where the region is the whole picture or the weight is no number."""
-    _check(spatial, boxes)
-    return np.where(covers_all(boxes), 0.0, np.nan_to_num(spatial.astype(np.float64), posinf=0.0, neginf=0.0))
 
 
 def _box(box: Floats) -> Box:

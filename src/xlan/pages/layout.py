@@ -83,6 +83,7 @@ max-height:460px;font-size:.8rem}
 .heat{fill:var(--heat);shape-rendering:crispEdges;print-color-adjust:exact}
 .edge,.edge-in{fill:none;vector-effect:non-scaling-stroke;stroke:#000;stroke-width:5px}
 .edge-in{stroke:#fff;stroke-width:2px}
+.plate rect{fill:#000}.plate text{fill:#fff;font-family:system-ui,sans-serif}
 .hero{display:grid;grid-template-columns:minmax(0,2fr) minmax(0,3fr);gap:24px;align-items:start;margin:16px 0 0}
 .hero .shot{border-radius:8px;width:auto;max-width:100%;max-height:420px;background:none}
 .hero .said,.account>.said{font-size:1.5rem;line-height:1.3;overflow-wrap:anywhere}
@@ -131,10 +132,15 @@ def text(value: str) -> str:
     return escape(value.encode("utf-8", "replace").decode("utf-8"))
 
 
-def thumbnail(image: Image.Image, *, side: int = 480) -> str:
-    """An RGB image as a `data:` address, at most `side` pixels wide and high."""
+def small_jpeg(image: Image.Image, *, side: int = 480) -> bytes:
+    """An RGB image as a JPEG file, at most `side` pixels wide and high."""
     small = image.convert("RGB")
     small.thumbnail((side, side))
     file = io.BytesIO()
     small.save(file, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return file.getvalue()
+
+
+def thumbnail(image: Image.Image, *, side: int = 480) -> str:
+    """The same as a `data:` address."""
+    return "data:image/jpeg;base64," + base64.b64encode(small_jpeg(image, side=side)).decode("ascii")

@@ -1,4 +1,4 @@
-"""The reliability diagram: what was said against what came true, for captions and for words."""
+"""The reliability diagram: stated confidence against what came true, for captions and for words."""
 
 from __future__ import annotations
 

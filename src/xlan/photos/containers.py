@@ -71,7 +71,7 @@ def with_xmp(data: bytes, packet: bytes) -> bytes:
 
 
 def essence(data: bytes) -> list[bytes]:
-    """All of a picture file but its XMP and the frame that says how long things are."""
+    """Everything in a picture file except its XMP and the lengths that depend on it."""
     kind = kind_of(data[:16]) or ""
     file = io.BytesIO(data)
     kept, at = [], 12 if kind == "WebP" else 0
@@ -90,7 +90,7 @@ def _jpeg_pieces(file: BinaryIO) -> Iterator[Piece]:
         file.seek(at)
         head = file.read(4)
         if len(head) < 4 or head[0] != 0xFF:
-            raise ImageError("the JPEG is damaged: no marker where one has to be")
+            raise ImageError("the JPEG is damaged: no marker where one is expected")
         if head[1] == 0xFF:  # filling
             at += 1
             continue
@@ -101,7 +101,7 @@ def _jpeg_pieces(file: BinaryIO) -> Iterator[Piece]:
             continue
         length = struct.unpack(">H", head[2:])[0]
         if length < 2:
-            raise ImageError("the JPEG is damaged: a segment of no length")
+            raise ImageError("the JPEG is damaged: a segment with an invalid length")
         yield Piece(head[1:2], at, at + 2 + length, at + 4, length - 2)
         at += 2 + length
 
@@ -217,7 +217,7 @@ def _webp_with(data: bytes, packet: bytes) -> bytes:
     chunk = b"XMP " + struct.pack("<I", len(packet)) + packet + b"\0" * (len(packet) % 2)
     pieces = list(_webp_pieces(io.BytesIO(data)))
     if not pieces:
-        raise ImageError("the WebP is damaged: it holds nothing")
+        raise ImageError("the WebP is damaged: it has no chunks")
     end = pieces[-1].end
     rest = data[8 + struct.unpack("<I", data[4:8])[0] :]
     body = [data[p.start : p.end] + b"\0" * (p.end - p.start & 1) for p in pieces if p.name != b"XMP "]

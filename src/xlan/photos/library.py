@@ -1,4 +1,4 @@
-"""Captions beside and inside photos: what exists is kept, a person's words are never replaced unless told so."""
+"""Captions beside and inside photos: what exists is kept, a person's words are never replaced unless asked to."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from PIL import Image, IptcImagePlugin
 from xlan.errors import DataError, ImageError
 from xlan.files import read_bytes, replace_file, write_bytes
 from xlan.photos.containers import kind_of, read_xmp, with_xmp
-from xlan.photos.xmp import MAX_PACKET, Description, Packet, changed_packet, new_packet, read_packet
+from xlan.photos.xmp import MAX_PACKET, Description, changed_packet, new_packet, read_packet
 from xlan.vision.image import DEFAULT_LIMITS, read_path
 
 _IMAGE_DESCRIPTION = 0x010E  # of EXIF
 _CAPTION = (2, 120)  # of IPTC
-# What cameras write into every picture; nobody means it.
+# What cameras write into every picture; not a description.
 _CAMERAS = ("digital camera", "sony dsc", "minolta", "samsung", "dav", "hdr", "default", "exif_jpeg_picture", "cof")
 
 # The temporary names of `xlan.files.atomic_path` for photos and sidecars.
@@ -32,7 +32,7 @@ Standing = Literal["open", "done", "human"]
 
 @dataclass(frozen=True)
 class _Stamp:
-    """What tells that a file is still the same."""
+    """Tells whether a file is still the same."""
 
     inode: int
     size: int
@@ -66,7 +66,7 @@ class PhotoLibrary:
     def is_done(self, photo: Path) -> bool:
         """Whether nothing is left to do for a photo; else it is open, and its state is remembered until `add`.
 
-        A photo that cannot be read is not done: whoever captions it reports why.
+        A photo that cannot be read is not done: captioning it reports why.
         """
         self._clean(photo.parent)
         try:
@@ -101,7 +101,7 @@ class PhotoLibrary:
             if self._sidecar:
                 self._write_beside(photo, description)
         except FileNotFoundError:
-            raise ImageError(f"{photo}: gone while it was being captioned") from None
+            raise ImageError(f"{photo}: removed while it was being captioned") from None
         except PermissionError as error:
             raise ImageError(f"{photo}: cannot be written: {error.strerror or error}") from None
         except (DataError, ImageError) as error:
@@ -141,7 +141,7 @@ class PhotoLibrary:
             write_bytes(path, new_packet(description, sidecar=True))
 
     def _standing(self, photo: Path) -> Standing:
-        """Whether a photo is to be described: no, if it has been with this model, or a person has done so."""
+        """Whether a photo is to be described: no, if this model or a person has described it already."""
         embeds = _embedded(photo) if _has_container(photo) else None
         inside = None if embeds is None else read_packet(embeds)
         path = sidecar_of(photo)
@@ -158,17 +158,6 @@ class PhotoLibrary:
 def sidecar_of(photo: Path) -> Path:
     """`photo.jpg.xmp`, the name that digiKam and darktable use."""
     return photo.with_name(photo.name + ".xmp")
-
-
-def description_of(photo: Path) -> Packet | None:
-    """What the XMP inside a photo says; None where it has none.
-
-    Raises:
-        ImageError: the photo cannot be read.
-        DataError: its XMP is damaged.
-    """
-    packet = _embedded(photo)
-    return None if packet is None else read_packet(packet)
 
 
 def _embedded(photo: Path) -> bytes | None:
@@ -192,7 +181,7 @@ def _other_description(photo: Path) -> bool:
         with Image.open(photo, formats=("JPEG", "PNG", "WEBP", "TIFF")) as image:
             words: list[Any] = [image.getexif().get(_IMAGE_DESCRIPTION)]
             words.append((IptcImagePlugin.getiptcinfo(image) or {}).get(_CAPTION))
-    except Exception:  # a hostile header can raise nearly anything; then there is nothing that could be read
+    except Exception:  # a hostile header can raise almost anything; treat it as unreadable
         return False
     for one in words:
         text = one.decode("utf-8", "replace") if isinstance(one, bytes) else one if isinstance(one, str) else ""

@@ -1,6 +1,6 @@
-"""XMP packets: a description with its language, and in a namespace of ours its confidence and model.
+"""XMP packets: a description with its language, and its confidence and model in our own namespace.
 
-A packet that exists is not written anew: what is ours is cut out or put in, everything else stays byte for byte.
+An existing packet is not rewritten: our properties are removed or inserted, everything else stays byte for byte.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Description:
 
     Attributes:
         text: the sentence.
-        confidence: how far it can be believed, 0 to 1.
-        model: the name of the model, with a short hash that tells it from others of that name.
+        confidence: how much it can be trusted, 0 to 1.
+        model: the name of the model, with a short hash that distinguishes it from others of that name.
         language: of the text, as in `xml:lang`.
     """
 
@@ -53,7 +53,7 @@ class Packet:
         model: the model that xlan used; empty where unknown.
         about: what the packet is about, the same for all its parts.
         insert_at: the byte before which another `rdf:Description` can stand.
-        cut: the bytes of a description and of what is ours, to be removed before another is put in.
+        cut: the bytes of the description and of our properties, removed before new ones are inserted.
     """
 
     description: str = ""
@@ -65,7 +65,7 @@ class Packet:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the description is what xlan wrote: nobody has changed it since."""
+        """Whether the description is unchanged since xlan wrote it."""
         return self.caption is not None and self.description == self.caption
 
 
@@ -78,7 +78,7 @@ def read_packet(data: bytes) -> Packet:
     if len(data) > MAX_PACKET:
         raise DataError(f"its XMP has more than {MAX_PACKET:,} bytes")
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise DataError("its XMP has a document type, which XMP may not have")
+        raise DataError("its XMP has a document type declaration, which is not allowed")
     if not data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" or b"\0" in data:
         raise DataError("its XMP is not UTF-8")
     reader = _Reader()
@@ -163,7 +163,7 @@ class _Reader:
                 self.packet.cut.append((start, end))
         if name == f"{RDF}}}Description" and len(self._path) <= 2 and not self._others:
             cuts = self.packet.cut[self._cuts_before :]
-            if cuts and len(cuts) == self._children:  # nothing but ours: leave no empty frame behind
+            if cuts and len(cuts) == self._children:  # only our properties: remove the whole element
                 while self._data[end : end + 1].isspace():
                     end += 1
                 self.packet.cut[self._cuts_before :] = [(start, end)]
@@ -172,7 +172,7 @@ class _Reader:
         self._characters = ""
 
     def _cut_attributes(self, start: int) -> None:
-        """Note the attributes of a start tag that say what ours say: some programs write properties that way."""
+        """Note the attributes of a start tag that hold our properties: some programs write them that way."""
         names = [prefix + b":" + name for prefix in self._prefixes[XLAN] for name in _OURS]
         names += [prefix + b":description" for prefix in self._prefixes[DC]]
         tag = _NAME.match(self._data, start + 1)
@@ -201,7 +201,7 @@ def new_packet(description: Description, *, sidecar: bool) -> bytes:
 
 
 def changed_packet(data: bytes, description: Description) -> bytes:
-    """A packet with its description and what is ours replaced; all else stays.
+    """A packet with its description and our properties replaced; everything else stays.
 
     Raises:
         DataError: the packet cannot be read or changed.

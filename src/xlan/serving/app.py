@@ -5,6 +5,10 @@ POST /v1/captions/batch  several pictures                  GET /static/…    it
 GET  /v1/model           which model, which limits         GET /docs        the API as a page
 GET  /v1/health          ok, or stopping                   GET /openapi.json
 GET  /metrics            for Prometheus                    GET /examples    pictures to try it with
+
+With a library of photos also:
+
+GET  /v1/search?q=…      photos that a sentence describes  GET /v1/photos/… one of them, small
 """
 
 from __future__ import annotations
@@ -21,20 +25,23 @@ from starlette.exceptions import HTTPException
 from xlan import __version__
 from xlan.pages.layout import STYLE
 from xlan.pipeline import Captioner
+from xlan.search import PhotoSearch
 from xlan.serving import examples
 from xlan.serving.guard import Guard
+from xlan.serving.library import LibraryService
 from xlan.serving.metrics import CONTENT_TYPE
 from xlan.serving.openapi import (
     BATCH_BODY,
     CAPTION_BODY,
     CAPTION_PROBLEMS,
     QUERY_OPTIONS,
+    SEARCH_OPTIONS,
     docs_page,
     openapi_document,
     problems,
 )
 from xlan.serving.problems import Problem, from_status
-from xlan.serving.schemas import BatchAnswer, CaptionAnswer, Health, ModelAnswer
+from xlan.serving.schemas import BatchAnswer, CaptionAnswer, Health, ModelAnswer, SearchAnswer
 from xlan.serving.service import Service
 from xlan.serving.settings import ServeSettings
 
@@ -45,28 +52,37 @@ STATIC_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-PROTECTED = frozenset({"/v1/captions", "/v1/captions/batch", "/v1/model", "/metrics"})
+NO_CACHE = {"Cache-Control": "no-cache"}
+BOX = b"<!-- library -->\n"  # where the search box goes in the page
+PROTECTED = frozenset({"/v1/captions", "/v1/captions/batch", "/v1/model", "/metrics", "/v1/search", "/v1/photos"})
 PAGES = frozenset({"/", "/docs", "/openapi.json", "/v1/health", "/static", "/examples"})
 
 
-def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> FastAPI:
-    """The whole application around a model; `app.state.service` is what answers.
+def create_app(
+    captioner: Captioner, settings: ServeSettings | None = None, photos: PhotoSearch | None = None
+) -> FastAPI:
+    """The whole application around a model and, where there is one, a library; `app.state.service` is what answers.
 
     Raises:
         ModelError: the model does not caption pictures.
     """
     settings = settings or ServeSettings()
     service = Service(captioner, settings)
+    library = None if photos is None else LibraryService(photos, service, settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastAPI's signature
+        if library is not None:
+            library.start()
         yield
+        if library is not None:
+            library.close()
         service.close()
 
     app = FastAPI(
         title="xlan",
         version=__version__,
-        description="Captions pictures. They stay in memory and are forgotten with the answer.",
+        description="Captions pictures. They stay in memory and are dropped after the answer.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -75,7 +91,9 @@ def create_app(captioner: Captioner, settings: ServeSettings | None = None) -> F
     app.state.service = service
     app.add_exception_handler(HTTPException, _router_problem)
     _add_api(app, service)
-    _add_pages(app)
+    if library is not None:
+        _add_library(app, library)
+    _add_pages(app, searchable=library is not None)
     document = openapi_document(app, token=settings.token is not None)
     app.openapi = lambda: document  # type: ignore[method-assign]
     app.add_middleware(
@@ -95,7 +113,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/captions",
         operation_id="caption",
-        summary="Say what is in a picture",
+        summary="Caption a picture",
         response_model=CaptionAnswer,
         responses=CAPTION_PROBLEMS,
         openapi_extra={"requestBody": CAPTION_BODY, "parameters": QUERY_OPTIONS},
@@ -106,7 +124,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/captions/batch",
         operation_id="captions",
-        summary="Say what is in each of several pictures",
+        summary="Caption several pictures",
         response_model=BatchAnswer,
         responses=CAPTION_PROBLEMS,
         openapi_extra={"requestBody": BATCH_BODY, "parameters": QUERY_OPTIONS},
@@ -145,10 +163,37 @@ def _add_api(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def _add_pages(app: FastAPI) -> None:
+def _add_library(app: FastAPI, library: LibraryService) -> None:
+    @app.get(
+        "/v1/search",
+        operation_id="search",
+        summary="Find the photos of the library that a sentence describes",
+        response_model=SearchAnswer,
+        responses=problems(400, 401, 403, 421, 422, 431, 500, 503, 504),
+        openapi_extra={"parameters": SEARCH_OPTIONS},
+    )
+    async def search(request: Request) -> Any:
+        return Response(await library.search(request.query_params), media_type="application/json")
+
+    @app.get(
+        "/v1/photos/{photo}",
+        operation_id="photo",
+        summary="A photo of the library, at most 480 pixels wide and high",
+        response_class=Response,
+        responses={200: {"content": {"image/jpeg": {}}}, **problems(401, 403, 404, 421, 431, 500, 503, 504)},
+    )
+    async def photo(photo: str) -> Any:
+        return Response(await library.photo(photo), media_type="image/jpeg")
+
+
+def _add_pages(app: FastAPI, *, searchable: bool) -> None:
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        return _static("index.html")
+        page = _static("index.html")
+        if searchable:
+            box = (STATIC / "library.html").read_bytes()
+            page = Response(bytes(page.body).replace(BOX, box), headers=NO_CACHE, media_type=STATIC_TYPES[".html"])
+        return page
 
     @app.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
@@ -178,8 +223,7 @@ def _static(name: str) -> Response:
     content = files[name].read_bytes()
     if name == "app.css":  # one design for all our pages, then what only this one has
         content = STYLE.encode("utf-8") + content
-    headers = {"Cache-Control": "no-cache"}
-    return Response(content, headers=headers, media_type=STATIC_TYPES[files[name].suffix])
+    return Response(content, headers=NO_CACHE, media_type=STATIC_TYPES[files[name].suffix])
 
 
 async def _router_problem(request: Request, error: Exception) -> Response:  # noqa: ARG001 - Starlette's signature

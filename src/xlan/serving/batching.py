@@ -28,7 +28,7 @@ _log = logging.getLogger("xlan.serving")
 
 
 class QueueFullError(Exception):
-    """As many items are waiting as may wait."""
+    """The queue is full."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Answer(Generic[Result]):
 
 @dataclass(eq=False)
 class _Job(Generic[Item, Result]):
-    """An item on its way; `answer` being done (also cancelled) means that nobody waits for more."""
+    """An item on its way; `answer` being done (also cancelled) means that nobody waits for it any more."""
 
     queue: _Queue[Item, Result]
     answer: asyncio.Future[Answer[Result]]
@@ -155,12 +155,12 @@ class Batcher(Generic[Item, Result]):
         return queue.capacity - queue.waiting
 
     def seconds_to_wait(self, *, heavy: bool = False) -> float:
-        """When those who wait now will have been served, as far as the last batch tells."""
+        """Seconds until the items that wait now are served, estimated from the last batch."""
         queue = self._queue_of(heavy)
         return math.ceil(queue.waiting / queue.max_batch) * queue.seconds
 
     def close(self) -> None:
-        """End the threads; nothing may be waiting any more."""
+        """End the threads; nothing may be waiting by then."""
         for threads in (self._preparers, self._one_by_one, self._ordinary.worker, self._heavy.worker):
             threads.shutdown()
 
@@ -177,7 +177,7 @@ class Batcher(Generic[Item, Result]):
     def _drop(self, job: _Job[Item, Result]) -> None:
         """Nobody waits for a job any more: remove it, wherever it is."""
         if not job.answer.cancel() and not job.answer.cancelled():
-            job.answer.exception()  # seen, so that asyncio does not report an error nobody fetched
+            job.answer.exception()  # retrieved, so that asyncio does not report an unhandled error
         if job.preparing is not None:
             job.preparing.cancel()  # a thread that has begun continues, and the place stays taken until it ends
         if job in job.queue.jobs:

@@ -33,6 +33,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+FOLDERS = ("/static", "/examples", "/v1/photos")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 # The status that is logged when the client left before its answer, as nginx does.
 CLIENT_LEFT = 499
@@ -47,7 +48,7 @@ class Guard:
         app: what answers.
         metrics: what is counted.
         token: the bearer token that `protected` addresses need; None for none.
-        protected: addresses that need it.
+        protected: addresses that need it; those of `FOLDERS` with all that is below them.
         routes: addresses that are counted under their own name.
         hosts: names the Host header may have, in lower case; None for any.
         stopping: whether the server is about to end, and connections with it.
@@ -121,7 +122,7 @@ class Guard:
             raise Problem("other-host", f"expected a Host header with one of: {names}")
         if _is_other_site(headers, method, host):
             raise Problem("other-site", "requests from pages of other sites are refused")
-        if self._token is not None and path in self._protected:
+        if self._token is not None and _route(path) in self._protected:
             kind, _, given = headers.get("authorization", "").partition(" ")
             right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
             if kind.lower() != "bearer" or not right:
@@ -129,14 +130,18 @@ class Guard:
                 raise Problem("token", "expected a header Authorization: Bearer …", {"WWW-Authenticate": challenge})
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        path = scope["path"]
-        path = next((folder for folder in ("/static", "/examples") if path.startswith(folder + "/")), path)
+        path = _route(scope["path"])
         route = path if path in self._routes else "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(route, method, str(status)).inc()
         self._metrics.request_seconds.observe(seconds)
         client = scope.get("client")
         _log.info("%s %s %s %d %.3f s", client[0] if client else "-", method, route, status, seconds)
+
+
+def _route(path: str) -> str:
+    """The address that a path is counted and protected under: files of a folder under its name."""
+    return next((folder for folder in FOLDERS if path.startswith(folder + "/")), path)
 
 
 def _check_size(scope: Scope) -> None:

@@ -23,10 +23,19 @@ EXAMPLE_ANSWER: dict[str, Any] = {
     "confidence": 0.62,
     "score": -2.87,
     "words": [
-        {"text": "a", "probability": 0.91, "confidence": None, "runners_up": [], "spatial": None, "channel": None}
+        {
+            "text": "a",
+            "probability": 0.91,
+            "confidence": None,
+            "runners_up": [],
+            "spatial": None,
+            "channel": None,
+            "looked_at": None,
+        }
     ],
     "others": [{"caption": "a dog in a field", "confidence": 0.55, "score": -3.6}],
     "boxes": None,
+    "things": [],
     "image": {"width": 640, "height": 480},
     "model": "default",
     "seconds": {"queue": 0.012, "model": 0.094},
@@ -34,13 +43,30 @@ EXAMPLE_ANSWER: dict[str, Any] = {
 _EXAMPLE_PROBLEM = Problem("not-a-picture", "image: is not a picture but a PDF document").content()
 _EXAMPLE_RESULTS = [{"answer": EXAMPLE_ANSWER, "problem": None}, {"answer": None, "problem": _EXAMPLE_PROBLEM}]
 # By operation, as are the commands of the page; `{url}` is the address of the server.
-EXAMPLES = {"caption": EXAMPLE_ANSWER, "captions": {"results": _EXAMPLE_RESULTS}}
+EXAMPLE_SEARCH: dict[str, Any] = {
+    "query": "a dog on the beech",
+    "unknown": [{"word": "beech", "nearest": ["beach", "bench"]}],
+    "photos": 4210,
+    "seconds": 0.61,
+    "found": [
+        {
+            "photo": "3f1b0c5a9d27e84416f0ab21",
+            "name": "2024/summer/IMG_2041.jpg",
+            "score": 9.4,
+            "caption": "a dog running on the beach",
+            "words": [{"word": "a", "score": 0.1}, {"word": "dog", "score": 4.2}],
+        }
+    ],
+}
+EXAMPLES = {"caption": EXAMPLE_ANSWER, "captions": {"results": _EXAMPLE_RESULTS}, "search": EXAMPLE_SEARCH}
 CURL = {
     "caption": (
         "curl -F image=@photo.jpg -F beams=5 {url}/v1/captions",
         "curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' '{url}/v1/captions?beams=5'",
     ),
     "captions": ("curl -F image=@one.jpg -F image=@two.jpg {url}/v1/captions/batch",),
+    "search": ("curl '{url}/v1/search?q=a+dog+on+the+beach&count=10'",),
+    "photo": ("curl {url}/v1/photos/3f1b0c5a9d27e84416f0ab21 -o photo.jpg",),
     "model": ("curl {url}/v1/model",),
     "health": ("curl {url}/v1/health",),
     "metrics": ("curl {url}/metrics",),
@@ -58,6 +84,24 @@ _SEVERAL = {"type": "array", "minItems": 1, "maxItems": MAX_IMAGES}
 QUERY_OPTIONS = [
     {"name": name, "in": "query", "required": False, "schema": schema, "description": schema["description"]}
     for name, schema in _OPTIONS.items()
+]
+
+
+SEARCH_OPTIONS = [
+    {
+        "name": "q",
+        "in": "query",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1, "maxLength": 500},
+        "description": "A sentence that describes the photo.",
+    },
+    {
+        "name": "count",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+        "description": "Most photos to return.",
+    },
 ]
 
 

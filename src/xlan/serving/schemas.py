@@ -27,7 +27,7 @@ class Options(BaseModel):
     beams: int = _within("beams", 3, "Sentences kept while searching; not together with `samples`.")
     samples: int = _within("samples", 0, "Draw this many captions instead of searching.")
     temperature: float = _within(
-        "temperature", 1.0, "Of the draw: below 1 keeps to likelier words, above 1 varies more. Needs `samples`."
+        "temperature", 1.0, "Below 1, samples keep to likelier words; above 1, they vary more. Needs `samples`."
     )
     top_p: float | None = _within(
         "top_p", None, "Draw from the likeliest words that have this probability together. Needs `samples`."
@@ -39,7 +39,7 @@ class Options(BaseModel):
         description="Words or phrases that have to appear; `dog|dogs` for either.",
     )
     max_length: int = _within("max_length", 20, "Most words, the end of the sentence included.")
-    explain: bool = Field(False, description="Also tell where the model looked and which words nearly won.")
+    explain: bool = Field(False, description="Also return where the model looked and which words came close.")
 
     def caption_options(self) -> CaptionOptions:
         """As the pipeline takes them.
@@ -91,6 +91,26 @@ class RunnerUp(BaseModel):
     probability: float = Field(ge=0, le=1)
 
 
+class LookAnswer(BaseModel):
+    """Where the model looked most for a word."""
+
+    box: list[float] = Field(description="x0 y0 x1 y1 as fractions of the picture.")
+    share: float = Field(ge=0, description="Share of the word's attention that the box has.")
+    region: int | None = Field(description="Its number in `boxes`; null for a thing that was found beside them.")
+    thing: int | None = Field(description="Its number in `things`; null for a region without a name.")
+    name: str | None = Field(description="What the detector calls it.")
+    attribute: str | None = Field(description="Its attribute, such as red, if the detector has attributes.")
+
+
+class ThingAnswer(BaseModel):
+    """Something a detector found."""
+
+    name: str
+    attribute: str | None
+    score: float = Field(ge=0, le=1, description="How sure the detector is.")
+    box: list[float] = Field(description="x0 y0 x1 y1 as fractions of the picture.")
+
+
 class WordAnswer(BaseModel):
     """One word of a caption."""
 
@@ -102,6 +122,7 @@ class WordAnswer(BaseModel):
     runners_up: list[RunnerUp] = Field(description="The likeliest other words, best first; empty without `explain`.")
     spatial: list[float] | None = Field(description="Attention over the regions in `boxes`; sums to 1.")
     channel: list[float] | None = Field(description="Channel gate, 0 to 1; null for models without one.")
+    looked_at: LookAnswer | None = Field(description="Where it looked most; null without `explain`.")
 
 
 class OtherAnswer(BaseModel):
@@ -142,6 +163,7 @@ class CaptionAnswer(BaseModel):
     boxes: list[list[float]] | None = Field(
         description="Regions that `spatial` refers to, x0 y0 x1 y1 as fractions of the picture; null without `explain`."
     )
+    things: list[ThingAnswer] = Field(description="What a detector found; empty without `explain` or a detector.")
     image: Size
     model: str = Field(description="Name of the model.")
     seconds: Seconds
@@ -183,7 +205,41 @@ class LimitsAnswer(BaseModel):
     max_images: int = Field(description="Most pictures in one request.")
     max_cost: int = Field(description="Most steps of the model that a request may ask for.")
     queue: int = Field(description="Most pictures that wait at once.")
-    timeout: float = Field(description="Seconds until a request is given up.")
+    timeout: float = Field(description="Time limit of a request, in seconds.")
+
+
+class WordScore(BaseModel):
+    """A word of the sentence, and what it adds to a score."""
+
+    word: str
+    score: float
+
+
+class FoundAnswer(BaseModel):
+    """A photo that was found."""
+
+    photo: str = Field(description="Its key: `GET /v1/photos/KEY` shows it.")
+    name: str = Field(description="Its path below the library's folder.")
+    score: float = Field(description="How much better the sentence fits it than any photo; 0 is like the others.")
+    caption: str = Field(description="Its caption.")
+    words: list[WordScore]
+
+
+class UnknownAnswer(BaseModel):
+    """A word that the model does not know."""
+
+    word: str
+    nearest: list[str] = Field(description="Known words of similar spelling.")
+
+
+class SearchAnswer(BaseModel):
+    """Photos that a sentence describes."""
+
+    query: str
+    unknown: list[UnknownAnswer] = Field(description="Words of the sentence that were left out.")
+    photos: int = Field(description="Photos of the library.")
+    seconds: float
+    found: list[FoundAnswer] = Field(description="Best first.")
 
 
 class ModelAnswer(BaseModel):

@@ -19,6 +19,7 @@ import uvicorn
 
 from xlan.errors import ConfigError
 from xlan.pipeline import Captioner
+from xlan.search import PhotoSearch
 from xlan.serving.app import create_app
 from xlan.serving.protocol import GuardedConfig
 from xlan.serving.service import Service
@@ -97,10 +98,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    captioner: Captioner, settings: ServeSettings, listener: socket.socket, on_ready: Callable[[], None] = lambda: None
+    captioner: Captioner,
+    settings: ServeSettings,
+    listener: socket.socket,
+    on_ready: Callable[[], None] = lambda: None,
+    *,
+    photos: PhotoSearch | None = None,
 ) -> None:
-    """Run a server on a listening socket until a signal ends it."""
-    app = create_app(captioner, settings)
+    """Run a server on a listening socket until a signal ends it; with `photos`, these can be searched."""
+    app = create_app(captioner, settings, photos)
     config = GuardedConfig(
         app,
         header_timeout=settings.header_timeout,

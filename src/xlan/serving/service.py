@@ -32,6 +32,7 @@ from xlan.serving.settings import ServeSettings
 from xlan.serving.uploads import MAX_IMAGES, Body, BodyMemory, Upload, check_image, parse_upload, read_body
 from xlan.types import Caption
 from xlan.vision.image import FORMATS, claimed_size
+from xlan.vision.naming import unnamed
 from xlan.vision.regions import PreparedImage
 
 _PICTURE = "image"  # what errors call a picture that came without a name
@@ -60,7 +61,9 @@ def caption_orders(captioner: Captioner, orders: Sequence[Order]) -> list[Captio
     extractor = captioner.extractor
     if extractor is None:
         raise ModelError("the model does not caption pictures")
-    regions = extractor.extract([order.picture for order in orders])
+    regions = extractor.extract(
+        [order.picture if order.options.attention else unnamed(order.picture) for order in orders]
+    )
     groups: dict[CaptionOptions, list[int]] = {}
     for i, order in enumerate(orders):
         groups.setdefault(order.options, []).append(i)
@@ -123,7 +126,7 @@ class Service:
             ClientDisconnect: the client has left.
         """
         settings, body = self._settings, Body(self._memory)
-        with self._accepted():
+        with self.accepted():
             if not self.batcher.room():  # refused before the body is read, which may be long
                 raise self._busy(heavy=False)
             try:
@@ -142,7 +145,7 @@ class Service:
                 body.release()
 
     def close(self) -> None:
-        """End the threads; nothing may be in progress any more."""
+        """End the threads; nothing may be in progress by then."""
         self._parser.shutdown()
         self.batcher.close()
         self._lanes.shutdown()
@@ -176,7 +179,7 @@ class Service:
         return found + [result for one in helped for result in one.result()]
 
     @contextlib.contextmanager
-    def _accepted(self) -> Iterator[None]:
+    def accepted(self) -> Iterator[None]:
         """A request that is accepted is answered, even when the server is asked to stop meanwhile."""
         if self.stopping:
             raise Problem("stopping", "the server is stopping; try again later", {"Retry-After": "10"})
@@ -282,7 +285,7 @@ class Service:
         }
 
     def _busy(self, *, heavy: bool) -> Problem:
-        """Come back when those who wait now will have been served."""
+        """Ask the client to come back when those who wait now are served."""
         seconds = min(60, max(1, math.ceil(self.batcher.seconds_to_wait(heavy=heavy))))
         detail = "too many requests with costly options are waiting" if heavy else "too many requests are waiting"
         return Problem("busy", detail, {"Retry-After": str(seconds)})

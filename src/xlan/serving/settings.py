@@ -18,7 +18,7 @@ class ServeSettings:
     Attributes:
         model_name: what answers call the model; never a path.
         card: the model card, as text.
-        token: what clients must send as bearer token; None lets everybody in.
+        token: what clients must send as bearer token; None for no token.
         hosts: names that the Host header of a request may have; None for any. This keeps out pages of other sites whose
             name was made to point here (DNS rebinding).
         max_batch: most pictures in one call of the model.
@@ -37,6 +37,7 @@ class ServeSettings:
         stall_timeout: seconds without a byte while a body is read, or an answer is not taken.
         body_timeout: seconds for a whole body.
         idle_timeout: seconds a connection may stay open between requests.
+        rescan: seconds between looks for new, changed and removed photos of the library; 0 for none.
         connections: most open connections; beyond it the one that has been silent longest is closed.
     """
 
@@ -59,6 +60,7 @@ class ServeSettings:
     stall_timeout: float = 10.0
     body_timeout: float = 60.0
     idle_timeout: float = 5.0
+    rescan: float = 60.0
     connections: int = 512
 
     def __post_init__(self) -> None:
@@ -68,8 +70,9 @@ class ServeSettings:
         for name in ("timeout", "header_timeout", "stall_timeout", "body_timeout", "idle_timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name}: expected seconds above 0, got {getattr(self, name)}")
-        if not 0 <= self.max_wait < float("inf"):
-            raise ConfigError(f"max_wait: expected 0 or more seconds, got {self.max_wait}")
+        for name in ("max_wait", "rescan"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name}: expected 0 or more seconds, got {getattr(self, name)}")
         if self.token is not None and not self.token.isascii():
             raise ConfigError("token: expected ASCII characters only, others cannot be sent in a header")
 

@@ -1,8 +1,8 @@
 """From the bytes of a request to pictures and options, hostile until checked.
 
 Bodies are read into memory, never to disk, and no further than the limits. The Content-Type says whether a body is a
-form, JSON or the picture itself; what kind of picture a file is, its first bytes alone tell. Parsing is plain code
-without `await`: it runs in a thread.
+form, JSON or the picture itself; only the first bytes of a file decide what kind of picture it is. Parsing is plain
+code without `await`: it runs in a thread.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BodyMemory:
             self.used += count
 
     def give_back(self, count: int) -> None:
-        """So many bytes are gone."""
+        """These bytes are free again."""
         with self._lock:
             self.used -= count
 
@@ -85,13 +85,13 @@ class Body:
         self.data += part
 
     def replace(self, count: int) -> None:
-        """The bytes were parsed and are no longer needed; their parts, `count` bytes, are."""
+        """The body was parsed: from now on only its parts are held, `count` bytes."""
         with self._lock:
             self.data = bytearray()
             self._give_back(self._counted - count)
 
     def release(self, count: int | None = None) -> None:
-        """So many bytes are no longer needed; all of them without a number. Too many do no harm."""
+        """Give back some bytes, or all without a number; more than are held do no harm."""
         with self._lock:
             if count is None:
                 self.data = bytearray()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xlan.pages.charts import many_lines
-from xlan.pages.layout import page, text
+from xlan.pages.layout import page, scrolling_table, text
 from xlan.studies.runs import Run
 from xlan.studies.table import Cell, Table, TableRow
 
@@ -30,17 +30,13 @@ def _table(table: Table) -> str:
     names = list(table.rows[0].cells)
     with_loss = any(row.loss is not None for row in table.rows)
     columns = [*(["loss"] if with_loss else []), *names]
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in ("row", "seeds", *columns))
     rows = []
     for row in table.rows:
         cells = [_cell(row.loss, scale=1, digits=3)] if with_loss else []
         cells += [_cell(row.cells.get(name), scale=100, digits=1) for name in names]
         mark = ' class="best"' if row.name == table.against else ""
         rows.append(f'<tr{mark}><th scope="row">{text(row.name)}</th><td>{len(row.seeds)}</td>{"".join(cells)}</tr>')
-    return (
-        '<div class="scroll" role="region" aria-label="scores" tabindex="0"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    return scrolling_table("scores", ["row", "seeds", *columns], "".join(rows))
 
 
 def _cell(cell: Cell | None, *, scale: float, digits: int) -> str:

@@ -127,7 +127,7 @@ def _run(study: StudyConfig, row: str, seed: int, folder: Path, recipe: str, cha
 
 
 def _check_same(folder: Path, config: RunConfig) -> None:
-    """Refuse a folder that holds a run of other settings: its results would stand under the wrong row."""
+    """Refuse a folder that holds a run of other settings: its results would appear under the wrong row."""
     if not (folder / "config.yaml").is_file():
         return
     before = dump_config(load_config(folder / "config.yaml"))

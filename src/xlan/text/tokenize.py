@@ -1,6 +1,6 @@
 """Captions → words, for training and for the vocabulary.
 
-The rule is the one the COCO captioning field trains with (neuraltalk, then everybody): lower case, no
+The rule is the one the COCO captioning field trains with (neuraltalk, then all others): lower case, no
 punctuation, split at white space. In detail, so that a word never depends on the writer's keyboard:
 
 - text is brought to Unicode NFKC and lower case;
@@ -8,8 +8,8 @@ punctuation, split at white space. In detail, so that a word never depends on th
 - every other character that is not a letter, a mark or a digit separates words: "tub/shower" → "tub shower".
 
 Two deviations: neuraltalk also glues words at commas and slashes without a space around them ("computer,a"),
-and knows ASCII only. A caption file that brings its own words (the `tokens` of Karpathy's files) is taken at
-its word instead. Scoring has a tokeniser of its own, the one of the official COCO evaluation.
+and knows ASCII only. A caption file that brings its own words (the `tokens` of Karpathy's files) keeps them
+instead. Scoring has a tokeniser of its own, the one of the official COCO evaluation.
 """
 
 from __future__ import annotations

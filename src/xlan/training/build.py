@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from xlan.config import NoamConfig, RunConfig, TrainConfig
 from xlan.data.captions import build_vocabulary, load_captions
@@ -50,7 +50,7 @@ def load_data(config: RunConfig, folder: RunFolder, world: World) -> Data:
     """Captions, features and vocabulary; the toy data set is drawn into the run's folder."""
     captions, store = _sources(config, folder, world)
     settings = config.data
-    if config.model.init is not None:
+    if config.model.init is not None and not config.model.new_words:
         vocabulary = from_pretrained(config.model.init).vocabulary
     elif settings.vocab is not None:
         vocabulary = Vocabulary.load(settings.vocab)
@@ -108,19 +108,45 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
     else:
         before = from_pretrained(settings.init)
         start, store = before.model, data.train.store
-        check_same_extractor(
-            before.features, store.extractor, model=f"model.init {settings.init}", features=str(store.path)
-        )
+        if not settings.new_features:
+            check_same_extractor(
+                before.features, store.extractor, model=f"model.init {settings.init}", features=str(store.path)
+            )
         if start.feature_dim != width:
             raise ConfigError(
                 f"model.init {settings.init} takes features {start.feature_dim} wide, but {store.path} has "
                 f"{width}; use the features it was trained with"
             )
-        model = build_model(start.spec, **settings.options)
-        model.load_state_dict(start.state_dict())
+        model = build_model(start.spec, **{**settings.options, "vocab_size": len(data.vocabulary)})
+        weights = start.state_dict()
+        if data.vocabulary != before.vocabulary:
+            weights = _with_words(model, weights, before.vocabulary, data.vocabulary)
+        model.load_state_dict(weights)
     if config.train.scheduled_sampling is not None and isinstance(model.spec, TransformerSpec):
         raise ConfigError("train.scheduled_sampling works with LSTM decoders only: remove it for this model")
     return model
+
+
+def _with_words(
+    model: CaptionModel, weights: Mapping[str, Tensor], before: Vocabulary, now: Vocabulary
+) -> dict[str, Tensor]:
+    """Weights of a model with the vocabulary `before`, for `model`, whose vocabulary is `now`.
+
+    Words and special ids that both have keep their rows; those of new words are as `model` has drawn them.
+    """
+    known = {word: number for number, word in enumerate(before.words)}
+    rows = {number: known[word] for number, word in enumerate(now.words) if word in known}
+    rows |= {getattr(now.special, name): getattr(before.special, name) for name in ("pad", "bos", "eos", "unk")}
+    to, source = torch.tensor(list(rows)), torch.tensor(list(rows.values()))
+    result = {}
+    for name, fresh in model.state_dict().items():
+        old = weights[name]
+        if old.shape == fresh.shape:
+            result[name] = old
+        else:  # a row for every word
+            result[name] = fresh.clone()
+            result[name][to] = old[source]
+    return result
 
 
 def _start_attributes(model: CaptionModel, path: str) -> None:
@@ -135,7 +161,7 @@ def _start_attributes(model: CaptionModel, path: str) -> None:
 
 
 def _refuse_too_large(spec: Spec) -> None:
-    """Say in words what the system would say by killing the process."""
+    """Raise a clear error before the system runs out of memory and kills the process."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # a system that does not tell

@@ -29,7 +29,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from xlan.errors import DataError, TrainingError
-from xlan.files import file_sha256, read_json, sync_file, sync_folder, write_json
+from xlan.files import file_sha256, read_json, sync_folder, write_json
+from xlan.folders import fingerprint
 
 CHECKPOINT_FORMAT = 1
 _NAME = re.compile(r"^step-(\d{8,})-(\d{4,})$")
@@ -130,8 +131,7 @@ class CheckpointFolder:
             for name, values in tensors.items():
                 file = hidden / f"{name}.safetensors"
                 save_file({key: _plain(value) for key, value in values.items()}, file)
-                files[file.name] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
-                sync_file(file)
+                files[file.name] = fingerprint(file)
             write_json(hidden / "state.json", {"format": CHECKPOINT_FORMAT, "step": step, "files": files, **state})
             sync_folder(hidden)
             hidden.rename(final)

@@ -1,4 +1,4 @@
-"""The processes of one run: who am I, add numbers up, tell everybody. Works the same with a single process.
+"""The processes of one run: which one is this, add numbers up, broadcast. Works the same with a single process.
 
 accelerate starts the process group (plain `python`, `torchrun` and `accelerate launch` all work); this file is the only
 one that talks to it besides the wrapped model.

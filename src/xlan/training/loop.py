@@ -121,7 +121,7 @@ class Job:
         checkpoints: where checkpoints go.
         log: where records go.
         plan: the numbers.
-        stop: tells whether somebody asked the run to end.
+        stop: whether the run was asked to end.
         watch: looks at every step's values, or None.
         average: averaged weights, which are evaluated and kept in place of the last ones, or None.
         record: what else belongs into every checkpoint (config, versions, vocabulary hash).

@@ -187,7 +187,7 @@ class Run:
         folder: its folder.
         data: what is trained and validated on.
         world: its processes.
-        stop: whether somebody asked it to end.
+        stop: whether it was asked to end.
         model: the model, wrapped for the processes.
         policy: the bare model inside.
     """
@@ -300,7 +300,14 @@ class Run:
         some = data.val.images[: config.logging.samples]
         write_json(folder.samples, {image.id: list(image.captions) for image in some})
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        log.write("start", step=step, resumed=resumed is not None, parameters=parameters)
+        log.write(
+            "start",
+            step=step,
+            resumed=resumed is not None,
+            parameters=parameters,
+            train_images=len(data.train),
+            val_images=len(data.val),
+        )
         log.say(
             f"{f'continuing after step {step}' if resumed else 'starting'}: {config.stage}, {parameters:,} parameters, "
             f"{len(data.train):,} images to train on, {len(data.val):,} to validate on, "

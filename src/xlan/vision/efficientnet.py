@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from xlan.vision.lite import SPECS, STEM_CHANNELS, Block, LiteSpec, same_padding
 from xlan.weights import compare_weights
 
 IMAGENET_CLASSES = 1000
+_SMALLEST_SCALE = 1e-2  # of a normalisation that is taken out of folded weights: they are divided by it
 
 
 class ConvNorm(nn.Module):
@@ -82,6 +84,21 @@ class ConvNorm(nn.Module):
         """Have one convolution with these weights and no normalisation, as `fold` leaves it."""
         self.conv.weight, self.conv.bias = nn.Parameter(weight), nn.Parameter(bias)
         self.norm = nn.Identity()
+
+    def unfold(self, folded: nn.Conv2d) -> None:
+        """Take weights that come out as `folded` does once this normalisation is applied."""
+        norm = self.norm
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert folded.bias is not None
+        with torch.no_grad():
+            spread = torch.sqrt(norm.running_var + norm.eps)
+            scale = norm.weight / spread
+            scale = torch.where(scale.abs() < _SMALLEST_SCALE, _SMALLEST_SCALE, scale)
+            norm.weight.copy_(scale * spread)
+            self.conv.weight.copy_(folded.weight / scale[:, None, None, None])
+            norm.bias.copy_(folded.bias + norm.running_mean * scale)
 
 
 def _folded_weights(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -177,6 +194,22 @@ def folded(network: EfficientNetLite) -> EfficientNetLite:
         if isinstance(module, ConvNorm):
             module.fold()
     return result.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload, no-any-return]
+
+
+def unfolded(network: EfficientNetLite, like: EfficientNetLite | None = None) -> EfficientNetLite:
+    """A folded network as one that can be trained further: the same function, normalised as `like` is.
+
+    Folded weights differ in scale from channel to channel, which an optimiser with one rate for all does not expect.
+    Without `like`, each channel is scaled so that its weights have the spread that new ones would have.
+    """
+    result = copy.deepcopy(like) if like is not None else EfficientNetLite(network.spec)
+    for ours, theirs in zip(result.modules(), network.modules(), strict=True):
+        if isinstance(ours, ConvNorm) and isinstance(theirs, ConvNorm):
+            if like is None and isinstance(ours.norm, nn.BatchNorm2d):
+                spread = theirs.conv.weight.detach().flatten(1).square().sum(dim=1).sqrt()
+                ours.norm.weight.data.copy_(spread * math.sqrt(1 + ours.norm.eps) / math.sqrt(2.0))
+            ours.unfold(theirs.conv)
+    return result
 
 
 def build(name: str) -> EfficientNetLite:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from xlan.errors import DataError, ShapeError, WeightsError
-from xlan.files import atomic_path
-from xlan.weights import read_tensors
+from xlan.files import write_bytes
+from xlan.weights import packed_rows, read_tensors, unpacked_rows
 
 NEIGHBOURS = 10
 EXAMPLES = 1000
@@ -68,16 +68,14 @@ class Familiar:
         """How familiar a picture with region features `[N, D]` is, 0 to 1."""
         return math.exp(-FALL * max(0.0, self.distance(features) / self.near - 1))
 
-    def to_bytes(self) -> bytes:
-        """The content of `familiar.safetensors`."""
-        examples: npt.NDArray[Any] = self.examples.astype(np.float16)
+    def to_bytes(self, *, int8: bool = False) -> bytes:
+        """The content of `familiar.safetensors`: float16, or 8 bits."""
         near: npt.NDArray[Any] = np.array([self.near], np.float32)
-        return save({"examples": examples, "near": near})
+        return save({**packed_rows("examples", self.examples, int8=int8), "near": near})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, atomically."""
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(self.to_bytes())
+        write_bytes(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Familiar:
@@ -88,10 +86,9 @@ class Familiar:
         """
         source = Path(path)
         tensors, _ = read_tensors(source, max_bytes=MAX_BYTES)
-        examples, near = tensors.get("examples"), tensors.get("near")
-        if examples is None or near is None or examples.ndim != 2 or len(examples) <= NEIGHBOURS or near.shape != (1,):
+        examples, near = unpacked_rows("examples", tensors), tensors.get("near")
+        if examples is None or near is None or len(examples) <= NEIGHBOURS or near.shape != (1,):
             raise WeightsError(f"{source}: expected more than {NEIGHBOURS} examples [M, D] and one number 'near'")
-        examples = examples.astype(np.float32)
         if not np.isfinite(examples).all() or not np.isfinite(near).all() or float(near[0]) <= 0:
             raise WeightsError(f"{source}: has values that are not usable numbers; the file is damaged")
         return cls(examples, float(near[0]))

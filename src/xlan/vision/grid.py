@@ -21,6 +21,7 @@ from torch.nn import functional
 from xlan.files import atomic_path
 from xlan.types import Regions
 from xlan.vision import efficientnet
+from xlan.vision.efficientnet import FeatureMaps
 from xlan.vision.grid_settings import (
     PICTURES_PER_PASS,
     PIXEL_MEAN,
@@ -41,12 +42,19 @@ class GridExtractor(GridFront):
         network: its weights; a folded copy is made unless they are folded already.
         settings: sizes.
         weights_name: which weights these are, for `description` ("imagenet", or a hash of a file).
+        bf16: multiply in bfloat16, up to twice as fast where the processor has it; features differ by about a percent.
     """
 
     def __init__(
-        self, network: efficientnet.EfficientNetLite, settings: GridSettings, *, weights_name: str = ""
+        self,
+        network: efficientnet.EfficientNetLite,
+        settings: GridSettings,
+        *,
+        weights_name: str = "",
+        bf16: bool = False,
     ) -> None:
         super().__init__(settings, weights_name)
+        self.bf16 = bf16
         self.network = efficientnet.folded(network)
         self._device = torch.device("cpu")
 
@@ -88,7 +96,8 @@ class GridExtractor(GridFront):
 
     def _grid(self, pixels: Tensor) -> Tensor:
         """`[B, 3, S, S]` → `[B, D, R, C]`."""
-        maps = self.network(pixels)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self.bf16):
+            maps = FeatureMaps(*(one.float() for one in self.network(pixels)))
         chosen = [{16: maps.stride16, 32: maps.stride32}[level] for level in self.settings.levels]
         cells = self.settings.cells
         target = (cells, cells) if cells is not None else (chosen[-1].shape[-2], chosen[-1].shape[-1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ class GridFront:
 class VisionFile:
     """A `vision.safetensors`: folded weights by name (float16), settings, and a hash of the file."""
 
-    weights: dict[str, npt.NDArray[Any]]
+    weights: Mapping[str, npt.NDArray[Any]]
     settings: GridSettings
     digest: str
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
-from xlan.errors import ImageError
+from xlan.errors import ImageError, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ FORMATS: dict[str, tuple[type[Any], tuple[bytes, ...]]] = {
     "BMP": (BmpImagePlugin.BmpImageFile, (b"BM",)),
     "TIFF": (TiffImagePlugin.TiffImageFile, (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")),
 }
-# Names of pictures. Those that cannot be decoded are among them: somebody who captions a folder must hear of each.
+# Names of pictures. Those that cannot be decoded are among them: captioning a folder must report each of them.
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
     | {".heic", ".heif", ".hif", ".avif"}
@@ -157,7 +157,7 @@ def read_path(path: str | os.PathLike[str], name: str, limits: ImageLimits = DEF
         with Path(path).open("rb") as file:
             return _read_file(file, name, limits)
     except FileNotFoundError:
-        dangling = " (a link that leads nowhere)" if Path(path).is_symlink() else ""
+        dangling = " (a dangling link)" if Path(path).is_symlink() else ""
         raise ImageError(f"{name}: no such file{dangling}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ImageError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -197,7 +197,7 @@ def _begin(data: bytes, name: str, limits: ImageLimits) -> Image.Image:
     try:
         return cast("Image.Image", decoder(io.BytesIO(data)))
     except Exception as error:  # a hostile header can raise nearly anything
-        raise ImageError(f"{name}: is not a readable picture: {_one_line(error)}") from None
+        raise ImageError(f"{name}: is not a readable picture: {one_line(error)}") from None
 
 
 def picture_kind(data: bytes) -> str | None:
@@ -264,7 +264,7 @@ def _finish(image: Image.Image, name: str, limits: ImageLimits, *, min_side: int
     except ImageError:
         raise
     except Exception as error:
-        raise ImageError(f"{name}: is damaged and cannot be decoded: {_one_line(error)}") from None
+        raise ImageError(f"{name}: is damaged and cannot be decoded: {one_line(error)}") from None
     size = (height, width) if turn in _QUARTER_TURNS else (width, height)
     upright.info = {_SIZE_KEY: image.info.get(_SIZE_KEY, size)}
     return upright
@@ -330,8 +330,3 @@ def _from_array(array: npt.NDArray[Any], name: str, limits: ImageLimits) -> Imag
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     return _finish(Image.fromarray(np.ascontiguousarray(pixels)), name, limits, min_side=None)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 160 else text[:157] + "..."

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from xlan.errors import ImageError, ModelError, WeightsError
+from xlan.errors import ImageError, ModelError, WeightsError, one_line
 from xlan.files import file_sha256
 from xlan.types import Regions
 from xlan.vision.image import original_size
@@ -149,7 +149,7 @@ class OnnxDetector:
         try:
             arrays = self._session.run(self._outputs, feed)
         except Exception as error:  # the runtime has its own exception family, private by name
-            raise WeightsError(f"{self._path}: failed on a picture: {_first_line(error)}") from None
+            raise WeightsError(f"{self._path}: failed on a picture: {one_line(error)}") from None
         return self._checked(dict(zip(self._outputs, arrays, strict=True)))
 
     def _checked(self, found: dict[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
@@ -190,9 +190,5 @@ def _open(path: Path, threads: int) -> tuple[Any, str]:
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise WeightsError(f"{path}: is not an ONNX file this runtime can load: {_first_line(error)}") from None
+        raise WeightsError(f"{path}: is not an ONNX file this runtime can load: {one_line(error)}") from None
     return session, f"sha256:{digest[:16]}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

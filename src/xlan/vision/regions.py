@@ -23,11 +23,13 @@ class PreparedImage:
         pixels: `[H, W, 3]` at the extractor's own input size; uint8, or float32 where it resizes in floats.
         width: width in pixels of the picture it came from.
         height: its height in pixels.
+        beside: the same picture as a detector beside the extractor wants it; None where there is no such.
     """
 
     pixels: npt.NDArray[Any]
     width: int
     height: int
+    beside: PreparedImage | None = None
 
 
 class RegionExtractor(Protocol):

@@ -9,28 +9,23 @@ Tensors (n images, R regions in all, D numbers a region), in file order, so that
     steps     [R, 2]   float32   smallest value and step of each region; only with features of 8 bits
     features  [R, D]   float16 or float32, or uint8 for features of 8 bits: smallest value + number × step
 
-The ids of the images are JSON text in the metadata. The header is written and read here rather than by the
-safetensors package, because that package wants all tensors of a file in one piece of memory; any safetensors
-reader opens the result.
+The ids of the images are JSON text in the metadata. `xlan.mapped` writes and reads the file.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import mmap
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from xlan.errors import FeatureError
 from xlan.files import atomic_path
+from xlan.mapped import HEADER_FAULTS, MAX_HEADER_BYTES, header, map_file, read_header, reason, write_chunks
 from xlan.types import Regions
 
 FeatureDtype = Literal["float16", "float32", "int8"]
@@ -41,15 +36,6 @@ FEATURE_DTYPES: dict[str, np.dtype[Any]] = {  # as they are in the file
 }
 PIECE = 1 << 14  # numbers that torch converts without waking its threads
 SHARD_FORMAT = "xlan-features-shard-1"
-MAX_HEADER_BYTES = 100 << 20  # the limit of the safetensors format itself
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "U8": np.dtype("u1"),
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BOX_SLACK = 1e-3  # detectors leave the picture by rounding; more than this is another coordinate system
 _TENSORS = ("offsets", "boxes", "scores", "sizes", "features")
 
@@ -110,41 +96,17 @@ def write_shard(
         *(np.ascontiguousarray(item.features) for item in regions),
     ]
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        digest, size = _write_chunks(file, _header(ids, shapes), chunks)
+        head = header({"format": SHARD_FORMAT, "ids": json.dumps(list(ids), ensure_ascii=False)}, shapes)
+        if len(head) > MAX_HEADER_BYTES:
+            raise FeatureError(
+                f"the ids of one shard take {len(head):,} bytes, above {MAX_HEADER_BYTES:,}; use smaller shards"
+            )
+        digest, size = write_chunks(file, head, chunks)
     return ShardInfo(path.name, size, digest, len(ids), total)
 
 
 def _scores(item: Regions) -> npt.NDArray[np.float32]:
     return np.full(len(item), np.nan, dtype=np.float32) if item.scores is None else item.scores
-
-
-def _header(ids: Sequence[str], shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> bytes:
-    header: dict[str, Any] = {
-        "__metadata__": {"format": SHARD_FORMAT, "ids": json.dumps(list(ids), ensure_ascii=False)}
-    }
-    start = 0
-    for name, (shape, dtype) in shapes.items():
-        end = start + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(header, ensure_ascii=False).encode("utf-8")
-    text += b" " * (-(len(text) + 8) % 64)  # data starts on a cache line
-    if len(text) > MAX_HEADER_BYTES:
-        raise FeatureError(
-            f"the ids of one shard take {len(text):,} bytes, above {MAX_HEADER_BYTES:,}; use smaller shards"
-        )
-    return struct.pack("<Q", len(text)) + text
-
-
-def _write_chunks(file: BinaryIO, header: bytes, chunks: Iterable[npt.NDArray[Any]]) -> tuple[str, int]:
-    digest, size = hashlib.sha256(header), len(header)
-    file.write(header)
-    for chunk in chunks:
-        view = chunk.data.cast("B")
-        digest.update(view)
-        file.write(view)
-        size += len(view)
-    return digest.hexdigest(), size
 
 
 class Shard:
@@ -168,10 +130,7 @@ class Shard:
                     f"{path}: expected {expected.bytes:,} bytes, got {size:,}: the shard is damaged or "
                     "foreign; restore it, or make the store again"
                 )
-            with path.open("rb") as file:
-                # Private pages: the views given out are marked read-only, but torch, which cannot read through
-                # a read-only view, may lift the mark (see `xlan.data.collate`); the file is safe either way.
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._map = map_file(path)
         except FileNotFoundError:
             raise FeatureError(f"{path}: the index names this shard, but the file is missing") from None
         except (OSError, ValueError) as error:
@@ -181,32 +140,16 @@ class Shard:
 
     def _read_header(self) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
         try:
-            (length,) = struct.unpack("<Q", self._map[:8])
-            if length > min(MAX_HEADER_BYTES, len(self._map) - 8):
-                raise ValueError("the header is longer than the file")
-            header = json.loads(self._map[8 : 8 + length].decode("utf-8"))
-            metadata = header["__metadata__"]
+            metadata, tensors = read_header(self._map)
             if metadata["format"] != SHARD_FORMAT:
                 raise ValueError(f"format is {metadata['format']!r}, expected {SHARD_FORMAT!r}")
             ids = json.loads(metadata["ids"])
             if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
                 raise ValueError("ids must be a list of strings")
-            names = (*_TENSORS, "steps") if "steps" in header else _TENSORS
-            return ids, {name: self._view(header[name], 8 + length) for name in names}
-        except (KeyError, TypeError, ValueError, struct.error, RecursionError) as error:
-            raise FeatureError(f"{self.path}: not a shard of a feature store: {_reason(error)}") from None
-
-    def _view(self, entry: dict[str, Any], base: int) -> npt.NDArray[Any]:
-        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
-        start, end = entry["data_offsets"]
-        if not all(type(n) is int and n >= 0 for n in (*shape, start, end)):
-            raise ValueError("shapes and offsets must be whole numbers")
-        count = math.prod(shape)
-        if end - start != count * dtype.itemsize or base + end > len(self._map):
-            raise ValueError("a tensor lies outside the file")
-        array = np.frombuffer(self._map, dtype=dtype, count=count, offset=base + start).reshape(shape)
-        array.flags.writeable = False
-        return array
+            names = (*_TENSORS, "steps") if "steps" in tensors else _TENSORS
+            return ids, {name: tensors[name] for name in names}
+        except HEADER_FAULTS as error:
+            raise FeatureError(f"{self.path}: not a shard of a feature store: {reason(error)}") from None
 
     def _check(self) -> None:
         """Shapes fit each other and the index; the contents of features and boxes are left to `verify`."""
@@ -250,10 +193,6 @@ class Shard:
         """Number of regions of the image at `row`, without touching its features."""
         offsets = self._tensors["offsets"]
         return int(offsets[row + 1] - offsets[row])
-
-
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def check_regions(regions: Regions, *, image_id: str, dtype: FeatureDtype, width: int) -> Regions:

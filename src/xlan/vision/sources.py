@@ -64,7 +64,7 @@ def walk_pictures(folder: Path, problem: Callable[[str], None] | None = None) ->
     """Everything below a folder that is named like a picture, folder by folder, sorted by name.
 
     Hidden names are left out, and links to folders are not followed, because they can lead in circles. A dangling link,
-    a pipe or an unknown format is given too: whoever reads it reports that it cannot be read.
+    a pipe or an unknown format is given too: reading it reports that it cannot be read.
 
     Args:
         folder: where to look; one folder's names are in memory at a time.
@@ -217,7 +217,7 @@ def tar_index(file: BinaryIO, length: int, name: str | os.PathLike[str]) -> Iter
                     if count > MAX_TAR_MEMBERS:
                         raise DataError(f"{name}: has more than {MAX_TAR_MEMBERS:,} members")
                     if member.offset_data + member.size > length:
-                        raise DataError(f"{name}: is cut short inside {member.name!r}; copy it again")
+                        raise DataError(f"{name}: is truncated inside {member.name!r}; copy it again")
                     yield member.name, member.offset_data, member.size
                 archive.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
     except DataError:

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from xlan.errors import ShapeError, WeightsError
-from xlan.files import atomic_path
+from xlan.files import write_bytes
 from xlan.types import Regions
-from xlan.weights import read_tensors
+from xlan.weights import packed_rows, read_tensors, unpacked_rows
 
 MAX_BYTES = 64 << 20
 
@@ -64,15 +64,14 @@ class WordHead:
         pooled = highest + np.log(np.exp(votes - highest).mean(axis=0))
         return np.asarray(pooled, dtype=np.float32)
 
-    def to_bytes(self) -> bytes:
-        """The content of `words.safetensors`: weights in float16."""
-        tensors: dict[str, npt.NDArray[np.generic]] = {"weight": self.weight.astype(np.float16), "bias": self.bias}
+    def to_bytes(self, *, int8: bool = False) -> bytes:
+        """The content of `words.safetensors`: weights in float16, or in 8 bits."""
+        tensors = {**packed_rows("weight", self.weight, int8=int8), "bias": self.bias}
         return save(tensors, metadata={"words": json.dumps(self.words)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, atomically."""
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(self.to_bytes())
+        write_bytes(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WordHead:
@@ -89,10 +88,11 @@ class WordHead:
             raise WeightsError(f"{source}: its words cannot be read: {error}") from None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise WeightsError(f"{source}: expected a list of words in its header")
-        if set(tensors) != {"weight", "bias"} or not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+        weight, bias = unpacked_rows("weight", tensors), tensors.get("bias")
+        if weight is None or bias is None or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise WeightsError(f"{source}: expected finite tensors 'weight' and 'bias', got {sorted(tensors)}")
         try:
-            return cls(tuple(words), tensors["weight"].astype(np.float32), tensors["bias"].astype(np.float32))
+            return cls(tuple(words), weight, bias.astype(np.float32))
         except ShapeError as error:
             raise WeightsError(f"{source}: {error}") from None
 

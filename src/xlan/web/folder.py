@@ -2,7 +2,7 @@
 
 index.html, static/     the page of `xlan serve`, with a worker in place of the server
 sw.js                   keeps all files in the browser, so that the page works without a network
-runtime/                onnxruntime-web
+runtime/                onnxruntime-web, its WebAssembly packed with gzip
 model/                  an export directory, which `xlan caption --model FOLDER/model` reads too
 web.json                format version, the model's name, rules that the scripts need, files of the runtime
 """
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,14 +21,15 @@ from typing import Any
 
 from xlan.confidence.evidence import CAPTION_FEATURES, WORD_FEATURES
 from xlan.errors import ModelError
-from xlan.export.directory import ExportDirectory, move_into_place, read_export
+from xlan.export.directory import ExportDirectory, read_export
 from xlan.files import sync_file, write_json
+from xlan.folders import check_free, whole_folder
 from xlan.options import EXPLAINED_RUNNERS_UP, CaptionOptions
 from xlan.pages.layout import STYLE
 from xlan.text.content import IRREGULAR, STOP_WORDS
 from xlan.text.endings import bad_ending_ids
 from xlan.vision.familiar import FALL, NEIGHBOURS
-from xlan.web.runtime import FILES, VERSION, read_runtime
+from xlan.web.runtime import VERSION, RuntimeFile, packed_runtime, read_runtime
 
 WEB = "web.json"
 FORMAT = 1
@@ -39,7 +39,7 @@ _SERVED = Path(__file__).parent.parent / "serving" / "static"
 # Scripts of the server's page that are used as they are; those of the same name in our own folder take its place.
 _SHARED = ("app.js", "basics.js", "explanation.js", "heat.js", "pictures.js")
 
-# Nothing from elsewhere; `wasm-unsafe-eval` lets WebAssembly be compiled, and nothing else.
+# Nothing from other hosts; `wasm-unsafe-eval` allows compiling WebAssembly, and nothing else.
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
     "style-src 'self'; img-src 'self' blob: data:; base-uri 'none'; form-action 'none'"
@@ -56,22 +56,9 @@ _LOADING_STYLE = (
 )
 
 
-def is_web_folder(folder: str | os.PathLike[str]) -> bool:
-    """Whether `write_web` wrote a folder."""
-    return (Path(folder) / WEB).is_file()
-
-
 def check_place(target: Path, *, replace: bool) -> None:
-    """Refuse to write where something else is.
-
-    Raises:
-        ModelError: something is.
-    """
-    if is_web_folder(target):
-        if not replace:
-            raise ModelError(f"{target}: a page already exists there; use --force to replace it")
-    elif target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ModelError(f"{target}: already exists and is not a page of xlan export; choose another name or remove it")
+    """Refuse to write a page where something else is."""
+    check_free(target, WEB, "a page of xlan export", replace=replace)
 
 
 def write_web(
@@ -103,21 +90,16 @@ def write_web(
     if found.vision is None:
         raise ModelError(f"{exported}: this model captions region features, not pictures; a page cannot use it")
     files = read_runtime() if runtime is None else runtime
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
-    try:
+    with whole_folder(place) as temporary:
         shutil.copytree(found.path, temporary / MODEL)
-        _write(temporary / "runtime", files.items())
+        packed = packed_runtime(files)
+        _write(temporary / "runtime", packed.items())
         _write(temporary / "static", _scripts())
         _write(temporary, [("index.html", _page())])
-        write_json(temporary / WEB, _about(found, name))
+        write_json(temporary / WEB, _about(found, name, packed))
         _write(temporary, [("sw.js", _service_worker(temporary))])
         for file in _files(temporary):
             sync_file(file)
-        temporary.chmod(0o755)
-        move_into_place(temporary, place)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return sum(file.stat().st_size for file in _files(place))
 
 
@@ -159,13 +141,13 @@ def _page() -> bytes:
     return page.encode()
 
 
-def _about(found: ExportDirectory, name: str) -> dict[str, Any]:
+def _about(found: ExportDirectory, name: str, runtime: dict[str, bytes]) -> dict[str, Any]:
     assert found.vision is not None
     return {
         "format": FORMAT,
         "name": name,
         "runtime_version": VERSION,
-        "runtime": {file: asdict(said) for file, said in FILES.items()},
+        "runtime": {file: asdict(RuntimeFile.of(content)) for file, content in runtime.items()},
         "decoding": {
             "max_length": CaptionOptions().max_length,
             "runners_up": EXPLAINED_RUNNERS_UP,

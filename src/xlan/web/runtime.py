@@ -1,7 +1,9 @@
-"""onnxruntime for browsers: three files of the npm package `onnxruntime-web`, which we do not carry but check."""
+"""onnxruntime for browsers: three files of the npm package `onnxruntime-web`, not shipped with xlan, but checked."""
 
 from __future__ import annotations
 
+import builtins
+import gzip
 import hashlib
 import os
 import tarfile
@@ -19,10 +21,15 @@ MAX_PACKED_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class RuntimeFile:
-    """What a file of the package has to be."""
+    """What a file of the package must be."""
 
     bytes: int
     sha256: str
+
+    @classmethod
+    def of(cls, content: builtins.bytes) -> RuntimeFile:
+        """What a file with this content is."""
+        return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
 # The plain build for processors (WASM with SIMD): those for graphics cards are twice as large.
@@ -57,6 +64,21 @@ def read_runtime(place: str | os.PathLike[str] | None = None) -> dict[str, bytes
         if hashlib.sha256(content).hexdigest() != FILES[name].sha256:
             raise ModelError(f"{source}: its {name} is not that of onnxruntime-web {VERSION}; {HOW}")
     return found
+
+
+def packed_runtime(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files as the page fetches them: WebAssembly packed with gzip, a quarter of its size.
+
+    Plain file servers send files as they are, so the page unpacks it. The name does not end in `.gz`: some servers
+    would then let the browser unpack it, and the page would find another size and SHA-256.
+    """
+    packed = {}
+    for name, content in files.items():
+        if name.endswith(".wasm"):
+            packed[f"{name}.bin"] = gzip.compress(content, 9, mtime=0)
+        else:
+            packed[name] = content
+    return packed
 
 
 def _default_place() -> Path | None:

@@ -456,3 +456,46 @@ def test_a_caption_without_words(page: Any, photo: Photo) -> None:
     fake(page, "")
     add(page, photo(15))
     expect(page.locator(".sentence")).to_have_text("(nothing)")
+
+
+# --- things with names ------------------------------------------------------------------------------------------------
+
+
+def placed(frame: Any) -> list[float]:
+    """Left, top, width and height of a frame as fractions of the photo."""
+    return frame.evaluate("f => ['left', 'top', 'width', 'height'].map(side => parseFloat(f.style[side]) / 100)")
+
+
+def as_place(box: list[float]) -> Any:
+    return pytest.approx([box[0], box[1], box[2] - box[0], box[3] - box[1]], abs=1e-4)
+
+
+def test_words_point_at_named_boxes(open_page: Callable[..., Any], naming_server: Any, photo: Photo) -> None:
+    page = open_page(naming_server.url)
+    answer = answer_to(page, lambda: add(page, photo(2)))
+    card, frames = page.locator(".result"), page.locator(".photo .thing")
+    assert frames.count() == 0
+    assert f"dog {percent(answer['things'][0]['score'])}" in card.locator(".things").inner_text()
+    page.get_by_label("Show what the detector found").check()
+    assert frames.count() == len(answer["things"])
+    assert placed(frames.first) == as_place(answer["things"][0]["box"])
+    assert frames.first.inner_text() == "dog"
+    words_of(card).first.focus()
+    for i, word in enumerate(answer["words"]):
+        if i:
+            page.keyboard.press("ArrowRight")
+        else:
+            page.keyboard.press("Home")
+        named = word["looked_at"] is not None and word["looked_at"]["name"]
+        assert frames.count() == (1 if named else 0)
+        if named:
+            assert placed(frames) == as_place(word["looked_at"]["box"])
+            assert "most inside the box of the dog" in card.locator(".telling .on").inner_text()
+    page.keyboard.press("Escape")
+    assert frames.count() == len(answer["things"])
+
+
+def test_without_a_detector_nothing_is_said_of_one(page: Any, photo: Photo) -> None:
+    answer_to(page, lambda: add(page, photo(2)))
+    assert page.locator("#things-choice").is_hidden()
+    assert page.locator(".result .things").is_hidden()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,10 @@ from typer.testing import CliRunner, Result
 
 from xlan.cli.main import app
 from xlan.errors import DataError, ModelError, WeightsError
+from xlan.model.build import build_model
+from xlan.model.spec import XLANSpec
+from xlan.pretrained import save_pretrained
+from xlan.text.vocab import Vocabulary
 from xlan.vision.detector.conventions import CONVENTIONS
 from xlan.vision.detector.directory import CONFIG, WEIGHTS, load_detector, save_bottom_up
 from xlan.vision.detector.extractor import BottomUpExtractor
@@ -168,7 +174,7 @@ def test_a_caffemodel_is_the_same_network(tmp_path: Path, tensors: dict[str, Ten
 def test_a_caffemodel_that_is_cut_short(tmp_path: Path, tensors: dict[str, Tensor], cut: int) -> None:
     path = tmp_path / "w.caffemodel"
     path.write_bytes(_caffemodel({k: v.contiguous() for k, v in milvlg(tensors).items()})[:-cut])
-    with pytest.raises(WeightsError, match=r"w.caffemodel: is cut short"):
+    with pytest.raises(WeightsError, match=r"w.caffemodel: is truncated"):
         read_weight_file(path)
 
 
@@ -300,6 +306,66 @@ def test_the_command_writes_a_directory_that_detects(tmp_path: Path, tensors: di
     assert isinstance(load_detector(tmp_path / "detector"), BottomUpExtractor)
 
 
+PAGE = Path(__file__).parents[3] / "docs" / "detector.md"
+
+
+def commands_of_the_page() -> list[str]:
+    """Every command of the page that does not train: those of blocks, joined, and those of tables."""
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = [block.replace("\\\n", " ") for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)]
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`(xlan (?:caption|pack|features|detect|explain) [^`]*)`", text)
+    return [line for line in lines if not line.startswith("xlan detector") and "out/coco" not in line]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(
+    tmp_path: Path, tensors: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {name: tensor.contiguous() for name, tensor in milvlg(tensors).items()}
+    monkeypatch.chdir(tmp_path)
+    Path("resnet101_faster_rcnn_final.caffemodel").write_bytes(_caffemodel(theirs))
+    Path("objects_vocab.txt").write_text("\n".join(f"thing{i}" for i in range(TINY.classes)))
+    Path("attributes_vocab.txt").write_text("\n".join(f"quality{i}" for i in range(TINY.attributes)))
+    Path("photos").mkdir()
+    for name in ("photo.jpg", "photos/a.jpg"):
+        picture(96, 128, 2).save(name)
+    words = Vocabulary.from_words(["a", "dog"])
+    spec = XLANSpec(
+        form="released",
+        vocab_size=len(words),
+        feature_dim=TINY.feature_dim,
+        dim=16,
+        depth=1,
+        heads=2,
+        hidden_dim=4,
+        sigma="celu",
+    )
+    save_pretrained("xlan-released", spec, build_model(spec).state_dict(), words)
+    commands = commands_of_the_page()
+    assert len(commands) >= 6
+    for line in commands:
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "xlan"
+        outcome = run(*arguments)
+        assert outcome.exit_code == 0, f"{line}\n{outcome.output}"
+    assert "most at the" in Path("why.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "`resnet101_faster_rcnn_final.caffemodel`",
+        "`bua-caffe-frcn-r101_with_attributes.pth`",
+        "`faster_rcnn_from_caffe_attr.pkl`",
+        "`pytorch_model.bin`",
+    ],
+)
+def test_the_page_tells_of_every_weight_file(family: str) -> None:
+    (row,) = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {family}")]
+    assert any(f"`{name}`" in row for name in CONVENTIONS)
+
+
 @pytest.mark.parametrize(("option", "value"), [("--convention", "yolo"), ("--regions", "0"), ("--regions", "9-3")])
 def test_wrong_options_are_usage_errors(tmp_path: Path, option: str, value: str) -> None:
     result = CliRunner().invoke(app, ["import-detector", "w.bin", "-o", str(tmp_path / "d"), option, value])
@@ -330,7 +396,7 @@ def test_directories_that_cannot_be_used(directory: Path, tmp_path: Path) -> Non
         ('"format": 1', '"format": 2', "format 2, this version of xlan reads format 1"),
         ('"kind": "bottom-up"', '"kind": "yolo"', "unknown kind of detector 'yolo'"),
         ('"rpn": 64', '"rpn": 0', "sizes must be whole numbers from 1 to 8192"),
-        ('"rpn": 64', '"rpn": 65', "weights do not fit its sizes; misshapen: rpn.conv.weight"),
+        ('"rpn": 64', '"rpn": 65', "does not fit this network; misshapen: rpn.conv.weight"),
         ('"offset": 0,', "", "missing or unknown: .'offset'."),
         ('"objects": []', '"objects": [3]', "'objects' must be a list of names"),
     ):

@@ -57,7 +57,7 @@ def read_npz(path: Path, *, max_bytes: int = MAX_ARRAY_BYTES) -> Mapping[str, np
             )
         unpacked = {member.filename.removesuffix(".npy"): _unpack(data, member) for member in members}
     except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, ValueError) as error:
-        raise FeatureError(f"not a whole .npz file: {error}") from None
+        raise FeatureError(f"not a valid .npz file: {error}") from None
     except OSError as error:
         raise FeatureError(f"cannot be read: {error.strerror or error}") from None
     return {name: parse_npy(member) for name, member in unpacked.items() if not _holds_objects(member)}
@@ -75,7 +75,7 @@ def _unpack(data: bytes, member: zipfile.ZipInfo) -> memoryview:
     elif member.compress_type == zipfile.ZIP_DEFLATED:
         content = memoryview(zlib.decompressobj(-15).decompress(packed, member.file_size + 1))
     else:
-        raise ValueError(f"compression method {member.compress_type} is not one numpy writes")
+        raise ValueError(f"unknown compression method {member.compress_type}")
     if len(content) != member.file_size or zlib.crc32(content) != member.CRC:
         raise ValueError(f"the contents of {member.filename!r:.60} are damaged")
     return content
@@ -96,7 +96,7 @@ def parse_npy(data: bytes | memoryview) -> npt.NDArray[Any]:
     count = math.prod(shape)
     if len(data) - start < count * dtype.itemsize:
         raise FeatureError(
-            f"is cut short: expected {count * dtype.itemsize:,} bytes of data, got {len(data) - start:,}"
+            f"is truncated: expected {count * dtype.itemsize:,} bytes of data, got {len(data) - start:,}"
         )
     if not count:
         return np.zeros(shape, dtype=dtype)
@@ -108,12 +108,12 @@ def _header(data: bytes | memoryview) -> tuple[int, np.dtype[Any], tuple[int, ..
     secret."""
     magic, major = bytes(data[:6]), data[6] if len(data) > 6 else 0
     if magic != b"\x93NUMPY" or major not in (1, 2, 3):
-        raise ValueError("the file does not start as one")
+        raise ValueError("the file has no .npy header")
     size = "<H" if major == 1 else "<I"
     (length,) = struct.unpack_from(size, data, 8)
     start = 8 + struct.calcsize(size) + length
     if length > _MAX_HEADER or start > len(data):
-        raise ValueError("the header is longer than it can be")
+        raise ValueError("the header is too long")
     text = bytes(data[start - length : start]).decode("utf-8")
     value = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", text).strip())  # Python 2 wrote shapes as (36L, 2048L)
     shape, descr = value["shape"], value["descr"]

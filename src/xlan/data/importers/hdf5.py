@@ -33,7 +33,7 @@ class Hdf5File:
             self._file: Any = h5py.File(path, "r")
             self._names: list[str] = sorted(self._file)
         except (OSError, RuntimeError, ValueError) as error:
-            raise FeatureError(f"{path}: not a whole HDF5 file: {_one_line(error)}") from None
+            raise FeatureError(f"{path}: not a valid HDF5 file: {_one_line(error)}") from None
 
     @property
     def total_bytes(self) -> int:

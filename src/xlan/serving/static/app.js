@@ -5,7 +5,7 @@
 import { find, listed, make, meter, percent, Refusal, save } from "./basics.js";
 import { examples } from "./examples.js";
 import { explanation } from "./explanation.js";
-import { heat, ranked, traits } from "./heat.js";
+import { frame, heat, label, likely, ranked, traits } from "./heat.js";
 import { options, showOptions } from "./options.js";
 import { asJpeg, decoded, fitting, scaled } from "./pictures.js";
 import { captionOf, facts } from "./server.js";
@@ -21,6 +21,7 @@ const LOOKING = "Looking at the photo…";
 const form = find("#controls", HTMLFormElement);
 const list = find("#cards", HTMLElement);
 const cellsWanted = find("#cells", HTMLInputElement);
+const thingsWanted = find("#things", HTMLInputElement);
 /** @type {Card[]} */
 const cards = [];
 /** @type {Card[]} */
@@ -173,10 +174,18 @@ class Card {
     this.part(".meter").replaceWith(meter(answer.confidence, "confidence"));
     this.part(".facts").textContent =
       `confidence ${percent(answer.confidence)} · ${seconds.toFixed(2)} s · ${chosen.words}`;
+    this.fillThings(likely(answer.things));
     this.fillWords(answer);
     this.fillOthers(answer.others);
     this.choose(null);
     if (focused) this.part("h2").focus();
+  }
+
+  /** @param {import("./heat.js").Thing[]} things */
+  fillThings(things) {
+    const told = things.map((thing) => `${label(thing)} ${percent(thing.score)}`).join(", ");
+    this.part(".things").hidden = !things.length;
+    this.part(".things").textContent = `The detector found: ${told}`;
   }
 
   /** @param {Answer} answer */
@@ -214,9 +223,13 @@ class Card {
     const boxes = this.answer?.boxes;
     const told = [...this.part(".telling").children];
     told.forEach((block, k) => block.classList.toggle("on", k === i));
-    this.photo.querySelector(".heat")?.remove();
+    const looked = (i === null ? null : this.answer?.words[i].looked_at) ?? null;
+    const found = i === null && thingsWanted.checked ? likely(this.answer?.things) : [];
+    this.photo.querySelectorAll(".heat,.thing").forEach((old) => old.remove());
     this.photo.classList.toggle("looked", Boolean(spatial && boxes));
-    if (spatial && boxes) this.photo.append(heat(spatial, boxes, cellsWanted.checked));
+    if (spatial && boxes) this.photo.append(heat(spatial, boxes, cellsWanted.checked, looked));
+    if (looked?.name) this.photo.append(frame(looked));
+    this.photo.append(...found.map(frame));
   }
 
   /** Keep a word in view; null for none. @param {number | null} i */
@@ -308,6 +321,7 @@ function refresh() {
   find("#tools", HTMLElement).hidden = !cards.length;
   const answered = cards.some((card) => card.answer);
   find("#hint", HTMLElement).hidden = !answered;
+  find("#things-choice", HTMLElement).hidden = !cards.some((card) => card.answer?.things?.length);
   find("#csv", HTMLButtonElement).disabled = !answered;
   find("#again", HTMLButtonElement).disabled = !cards.length;
 }
@@ -374,7 +388,9 @@ document.addEventListener("paste", (event) => {
 });
 find("#clear", HTMLButtonElement).addEventListener("click", clearAll);
 find("#csv", HTMLButtonElement).addEventListener("click", downloadCsv);
-cellsWanted.addEventListener("change", () => cards.forEach((card) => card.look(card.chosen)));
+for (const wanted of [cellsWanted, thingsWanted]) {
+  wanted.addEventListener("change", () => cards.forEach((card) => card.look(card.chosen)));
+}
 form.addEventListener("change", showOptions);
 form.addEventListener("submit", (event) => {
   event.preventDefault();

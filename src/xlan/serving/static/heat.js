@@ -4,10 +4,13 @@
 import { draw, make, percent } from "./basics.js";
 
 /** @typedef {{text: string, probability: number}} Chance */
-/** @typedef {Chance & {runners_up: Chance[], spatial: number[] | null}} Word */
+/** @typedef {{name: string, attribute: string | null, score: number, box: number[]}} Thing */
+/** @typedef {{box: number[], share: number, region: number | null, name: string | null, attribute: string | null}} Look */
+/** @typedef {Chance & {runners_up: Chance[], spatial: number[] | null, looked_at?: Look | null}} Word */
 
 const STRENGTH = 0.85;
 const CELL = 16; // pixels of a cell in the smooth drawing
+const NAMED = 0.3; // things a detector is less sure of are not shown unless a word points at them
 const EVEN = 1.5; // a strongest place below so many times the mean is hardly one
 
 /** A grid's region for the picture as a whole says nothing of a place. @param {number[]} box */
@@ -29,10 +32,11 @@ function rectangle(box) {
 }
 
 /**
- * An SVG of unit size to lay over the photo: opacity 0.85 · w / max w over each region, a line around the strongest.
+ * An SVG of unit size to lay over the photo: opacity 0.85 · w / max w over each region, a line around where it looked.
  * @param {number[]} spatial [N] weights @param {number[][]} boxes [N][4] fractions of the photo
+ * @param {Look | null} [looked] where it looked most, if that is known; else the strongest region
  */
-export function cells(spatial, boxes) {
+export function cells(spatial, boxes, looked = null) {
   const top = strongest(spatial, boxes);
   const svg = draw("svg", { class: "heat", viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" });
   if (top < 0) return svg;
@@ -42,7 +46,8 @@ export function cells(spatial, boxes) {
     const numbers = { "data-region": i, "data-weight": weight.toFixed(4), "fill-opacity": opacity };
     svg.append(draw("rect", { ...rectangle(boxes[i]), ...numbers }));
   });
-  for (const line of ["edge", "edge-in"]) svg.append(draw("rect", { ...rectangle(boxes[top]), class: line }));
+  const frame = rectangle(looked?.box ?? boxes[top]);
+  for (const line of ["edge", "edge-in"]) svg.append(draw("rect", { ...frame, class: line }));
   return svg;
 }
 
@@ -112,12 +117,29 @@ function smooth(spatial, rows) {
 
 /**
  * Where the model looked, to lay over the photo: smooth where the regions are a grid, unless its cells are wanted.
- * @param {number[]} spatial @param {number[][]} boxes @param {boolean} exact
+ * @param {number[]} spatial @param {number[][]} boxes @param {boolean} exact @param {Look | null} [looked]
  */
-export function heat(spatial, boxes, exact) {
+export function heat(spatial, boxes, exact, looked = null) {
   const rows = exact ? null : grid(boxes);
-  return rows ? smooth(spatial, rows) : cells(spatial, boxes);
+  return rows ? smooth(spatial, rows) : cells(spatial, boxes, looked);
 }
+
+/** Attribute and name: "red car". @param {{name: string | null, attribute: string | null}} thing */
+export const label = ({ name, attribute }) => [attribute, name].filter(Boolean).join(" ");
+
+/** A named frame to lay over the photo. @param {{box: number[], name: string | null, attribute: string | null}} thing */
+export function frame(thing) {
+  const { x, y, width, height } = rectangle(thing.box);
+  const box = make("div", { class: "thing", "aria-hidden": "true" }, make("span", {}, label(thing)));
+  Object.entries({ left: x, top: y, width, height }).forEach(([side, share]) =>
+    box.style.setProperty(side, `${100 * share}%`),
+  );
+  box.classList.toggle("low", y < 0.08); // no room for the name above it
+  return box;
+}
+
+/** What is worth showing of all that a detector found. @param {Thing[] | undefined} things absent in old answers */
+export const likely = (things) => (things ?? []).filter(({ score }) => score >= NAMED);
 
 /** Captions in the order of the number that is shown beside them. @template {{confidence: number}} T @param {T[]} others */
 export const ranked = (others) => [...others].sort((a, b) => b.confidence - a.confidence);
@@ -133,17 +155,30 @@ function placeInWords([x0, y0, x1, y1]) {
 /** @param {number[]} weights */
 const total = (weights) => weights.reduce((sum, weight) => sum + weight, 0);
 
-/** Attention in words, those of xlan.pages.explanation. @param {number[]} spatial @param {number[][]} boxes */
-export function whereItLooked(spatial, boxes) {
-  const top = strongest(spatial, boxes);
+/** @param {number[]} spatial @param {number[][]} boxes @param {number} top */
+function strongestInWords(spatial, boxes, top) {
   const places = spatial.filter((_, i) => !coversAll(boxes[i]));
+  const even = places.length > 1 && spatial[top] < (EVEN * total(places)) / places.length;
+  const place = placeInWords(boxes[top]);
+  const much = even ? "evenly all over, a little more" : "most";
+  return `${much} ${place ? `at the ${place}` : "in the centre"} (${percent(spatial[top])})`;
+}
+
+/** @param {Look} looked at something with a name */
+function thingInWords(looked) {
+  const where = looked.region === null ? "most inside the box of the" : "most at the";
+  return `${where} ${label(looked)}, ${placeInWords(looked.box) || "centre"} (${percent(looked.share)})`;
+}
+
+/**
+ * Attention in words, those of xlan.pages.explanation.
+ * @param {number[]} spatial @param {number[][]} boxes @param {Look | null} [looked] where it looked most, if known
+ */
+export function whereItLooked(spatial, boxes, looked = null) {
+  const top = strongest(spatial, boxes);
   const parts = [];
-  if (top >= 0) {
-    const even = places.length > 1 && spatial[top] < (EVEN * total(places)) / places.length;
-    const place = placeInWords(boxes[top]);
-    const much = even ? "evenly all over, a little more" : "most";
-    parts.push(`${much} ${place ? `at the ${place}` : "in the centre"} (${percent(spatial[top])})`);
-  }
+  if (looked?.name) parts.push(thingInWords(looked));
+  else if (top >= 0) parts.push(strongestInWords(spatial, boxes, top));
   const whole = total(spatial.filter((_, i) => coversAll(boxes[i])));
   if (whole > 0) parts.push(`${percent(whole)} on the picture as a whole`);
   return parts.join(", ") || "nowhere in particular";
@@ -155,6 +190,6 @@ export function traits(word, boxes) {
   const told = [];
   const others = word.runners_up.map(({ text, probability }) => `${text} ${percent(probability)}`);
   if (others.length) told.push(["runners-up", others.join(", ")]);
-  if (word.spatial && boxes) told.push(["looked at", whereItLooked(word.spatial, boxes)]);
+  if (word.spatial && boxes) told.push(["looked at", whereItLooked(word.spatial, boxes, word.looked_at)]);
   return told;
 }

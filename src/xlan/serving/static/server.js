@@ -5,7 +5,7 @@ import { find, Refusal } from "./basics.js";
 
 /** @typedef {{caption: string, confidence: number, score: number}} Other */
 /** @typedef {Other & {words: import("./heat.js").Word[], others: Other[], boxes: number[][] | null, model: string,
- *   image: {width: number, height: number}, seconds: {queue: number, model: number}}} Answer */
+ *   things?: import("./heat.js").Thing[], image: {width: number, height: number}, seconds: {queue: number, model: number}}} Answer */
 /** @typedef {{name: string, parameters: number, vocabulary: number, formats: string[],
  *   limits: {max_bytes: number, max_pixels: number}}} Facts */
 
@@ -41,7 +41,7 @@ function askToken(again) {
 }
 
 /** A request with the token. @param {string} path @param {RequestInit} init @param {boolean} ask for the token */
-async function call(path, init, ask) {
+export async function call(path, init, ask) {
   for (;;) {
     const sent = token;
     /** @type {Record<string, string>} */
@@ -56,7 +56,7 @@ async function call(path, init, ask) {
 }
 
 /** Why the server said no, without the names of its fields. @param {Response} response */
-async function refusal(response) {
+export async function refusal(response) {
   const problem = await response.json().catch(() => ({}));
   const said = String(problem.detail || problem.title || `the server answered with status ${response.status}`);
   const detail = said.replace(/^image: (?=is |has |claims |cannot )/, "this file ").replace(/^must: /, "");

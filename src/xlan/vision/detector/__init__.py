@@ -5,6 +5,6 @@ conventions                    what the public implementations of bottom-up atte
 resize, resnet, bottom_up      the network of the paper's features: preprocessing, ResNet-101, proposals, heads
 selection                      which proposals become regions: 10 to 100, or a fixed number
 weights, directory             public weight files → a detector directory, and back into memory
-lite, lite_training            a small detector of our own on EfficientNet-Lite, and how it is trained
+lite                           a small detector of our own on EfficientNet-Lite; `xlan.detector_training` trains it
 extractor                      either of them behind the interface that captioning uses
 """

@@ -178,7 +178,7 @@ class BottomUp(nn.Module):
         Args:
             logits: `[1, 12, h, w]`.
             deltas: `[1, 48, h, w]`.
-            height: of the network's input, without what was added to a thin picture.
+            height: of the network's input, without the padding of a thin picture.
             width: of the network's input.
             scale: by how much the picture was enlarged.
         """

@@ -1,16 +1,18 @@
-"""What a detector says of one picture, and what every detector looks like from outside."""
+"""The detections of one picture, and the interface of every detector."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from xlan.types import Regions
+from xlan.types import Regions, Thing
 from xlan.vision.regions import PreparedImage, RegionExtractor
+
+_SURE = 0.1  # attributes are many and similar, so even a correct one has a low score; below this it is a guess
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Detections:
 
     Attributes:
         regions: features, boxes (fractions of the picture) and scores.
-        classes: `[N]` numbers of the objects' names.
+        classes: `[N]` numbers of the objects' names; -1 for a region that is no detection but the whole image.
         names: `N` names of the objects.
         attributes: `N` names of attributes ("red", "standing"); None where the detector has none.
         attribute_scores: `[N]`; None where the detector has none.
@@ -33,6 +35,30 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.regions)
+
+    def things(self) -> tuple[Thing, ...]:
+        """The detected things; empty where the only region is the whole image."""
+        scores = self.regions.scores
+        return tuple(
+            Thing(
+                name,
+                (box[0], box[1], box[2], box[3]),
+                1.0 if scores is None else min(1.0, max(0.0, float(scores[i]))),
+                self._attribute(i),
+            )
+            for i, (name, box) in enumerate(zip(self.names, self.regions.boxes.tolist(), strict=True))
+            if self.classes[i] >= 0
+        )
+
+    def named(self) -> Regions:
+        """The regions, each with its thing."""
+        numbers = np.where(self.classes >= 0, np.cumsum(self.classes >= 0) - 1, -1)
+        return replace(self.regions, things=self.things(), thing_of=numbers.astype(np.int64))
+
+    def _attribute(self, i: int) -> str:
+        if self.attributes is None or self.attribute_scores is None or self.attribute_scores[i] < _SURE:
+            return ""
+        return self.attributes[i]
 
     def records(self) -> list[dict[str, Any]]:
         """One JSON-ready object per region: name, score, box as fractions and, where known, attribute."""

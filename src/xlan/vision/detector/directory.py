@@ -1,4 +1,4 @@
-"""Detector directories: one folder that is complete.
+"""Detector directories: self-contained folders.
 
     detector.json          format version, kind, sizes, settings, names; size and SHA-256 of the weights
     detector.safetensors   the weights
@@ -19,22 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from xlan.errors import DataError, ModelError, WeightsError
+from xlan.errors import ModelError, WeightsError
 from xlan.files import atomic_path, file_sha256, read_json, write_json, write_text
+from xlan.folders import check_files, fingerprint
 from xlan.vision.detector.bottom_up import BottomUp, BottomUpSpec
 from xlan.vision.detector.conventions import Convention
 from xlan.vision.detector.detections import Detector
 from xlan.vision.detector.extractor import BottomUpExtractor
 from xlan.vision.detector.lite import LiteDetector, LiteDetectorSpec, LiteHeads
 from xlan.vision.detector.lite_extractor import LITE_EXTRACTOR, LiteExtractor, LiteSelection
+from xlan.vision.efficientnet import load_checked
 from xlan.vision.grid import load_vision, save_vision
 from xlan.vision.grid_settings import GridSettings
 from xlan.vision.lite import SPECS
-from xlan.weights import compare_weights
+from xlan.weights import load_weights
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "detector.json", "detector.safetensors", "README.md"
@@ -74,8 +75,7 @@ def save_directory(
     with atomic_path(target / WEIGHTS) as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary)
     write_text(target / CARD, card)
-    file = {"bytes": (target / WEIGHTS).stat().st_size, "sha256": file_sha256(target / WEIGHTS)}
-    write_json(target / CONFIG, {"format": FORMAT, "kind": kind, "file": file, **settings})
+    write_json(target / CONFIG, {"format": FORMAT, "kind": kind, "file": fingerprint(target / WEIGHTS), **settings})
 
 
 def read_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -104,38 +104,14 @@ def read_directory(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], d
         ModelError: not a detector directory, or of another format.
         WeightsError: the weights are missing, damaged, or hold values that are not finite.
     """
-    settings = read_settings(directory)
-    weights = _read_weights(Path(directory) / WEIGHTS, settings["file"])
-    return settings, weights, f"sha256:{str(settings['file'].get('sha256'))[:16]}"
-
-
-def _read_weights(path: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
-    try:
-        size = path.stat().st_size
-        if size != said.get("bytes"):
-            raise WeightsError(f"{path}: {size:,} bytes, expected {said.get('bytes')}; copy the directory again")
-        weights = load_file(path)
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: missing; copy the directory again") from None
-    except SafetensorError as error:
-        raise WeightsError(f"{path}: not a whole safetensors file ({error})") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    settings, path = read_settings(directory), Path(directory) / WEIGHTS
+    check_files(path.with_name(CONFIG), {WEIGHTS: settings["file"]}, [WEIGHTS], verify=False)
+    weights = load_weights(path)
     for name, tensor in weights.items():
         if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
             raise WeightsError(f"{path}: {name} holds values that are not finite; the file is damaged")
-    return {name: tensor.float() for name, tensor in weights.items()}
-
-
-def load_checked(network: torch.nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Give a network built on the meta device its weights; what does not fit is named."""
-    faults = compare_weights(
-        {name: tensor.shape for name, tensor in network.state_dict().items()},
-        {name: tensor.shape for name, tensor in weights.items()},
-    )
-    if faults:
-        raise WeightsError(f"{source}: weights do not fit its sizes; {faults}")
-    network.load_state_dict(dict(weights), assign=True)
+    floats = {name: tensor.float() for name, tensor in weights.items()}
+    return settings, floats, f"sha256:{settings['file']['sha256'][:16]}"
 
 
 def save_bottom_up(
@@ -166,7 +142,7 @@ def save_lite(
     Args:
         directory: where.
         detector: backbone and heads.
-        vision: the file that the backbone came from, copied as it is; None writes the backbone anew.
+        vision: the file that the backbone came from, copied as it is; None writes the backbone itself.
     """
     target, spec = Path(directory), detector.spec
     target.mkdir(parents=True, exist_ok=True)
@@ -225,7 +201,7 @@ def load_detector(
         rule = replace(rule, confidence=confidence)
     with torch.device("meta"):
         network = BottomUp(spec, replace(convention, selection=rule))
-    load_checked(network, weights, str(source / WEIGHTS))
+    load_checked(network, weights, str(source / WEIGHTS), assign=True)
     return BottomUpExtractor(
         network,
         objects=_names(settings, "objects", what),
@@ -275,9 +251,9 @@ def _load_lite(
     network, _, _ = load_vision(file)
     if network.spec.name != spec.network:
         raise WeightsError(f"{file}: is {network.spec.name}, the detector needs {spec.network}")
-    with torch.random.fork_rng():  # building makes random weights, which are replaced at once
+    with torch.random.fork_rng():  # initial weights are random, and replaced at once
         heads = LiteHeads(spec)
-    load_checked(heads, weights, str(source / WEIGHTS))
+    load_checked(heads, weights, str(source / WEIGHTS), assign=True)
     return LiteExtractor(LiteDetector(network, heads), selection, weights_name=name)
 
 

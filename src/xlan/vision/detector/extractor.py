@@ -49,7 +49,7 @@ class BottomUpExtractor:
 
     @property
     def min_side(self) -> None:
-        """All pixels are wanted: features would differ from those of the public versions otherwise."""
+        """No reduced decoding: features would differ from those of the public versions."""
         return
 
     @property
@@ -66,8 +66,9 @@ class BottomUpExtractor:
         return PreparedImage(to_input(image, self.network.convention), width, height)
 
     def extract(self, images: Sequence[PreparedImage]) -> list[Regions]:
-        """Regions of each image, in the order of its convention's rule."""
-        return [found.regions for found in self.detect(images)]
+        """Regions of each image, in the order of its convention's rule; with names where they are known."""
+        found = self.detect(images)
+        return [one.named() if self.objects else one.regions for one in found]
 
     def detect(self, images: Sequence[PreparedImage]) -> list[Detections]:
         """Named regions of each image."""

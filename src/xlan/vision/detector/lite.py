@@ -1,9 +1,13 @@
 """A small two-stage detector on EfficientNet-Lite, for those who have no weights of bottom-up attention.
 
-picture → backbone → maps of stride 8, 16, 32 → neck (stride 8 and 16) → proposals → RoIAlign 7×7 → class and box
+picture → backbone → maps of stride 8, 16, 32 → neck → maps of stride 8 and 16 → proposals → RoIAlign 7×7 → class, box
 
 The backbone can be the captioner's own: one pass then serves the grid and the detector, and only the heads, a few
-megabytes, come on top. Everything is in pixels of the square input; callers see fractions of the picture.
+megabytes, come on top. Since it was trained to name things, not to locate them, the neck is deep: in each of its rounds
+information flows down to the finer maps and up again, as in "EfficientDet" (Tan et al., 2020).
+
+Box regression is shared by all classes, because rare classes have too few examples. Everything is in
+pixels of the square input; callers see fractions of the picture.
 
 Region features are the mean of the backbone's last map over the box: the same kind of feature as a grid cell, and as
 wide, so regions and cells can be mixed.
@@ -31,6 +35,7 @@ STRIDES = (8, 16)
 RATIOS = (0.5, 1.0, 2.0)
 BOX_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 _POOLED = 7
+_GROUPS = 8  # of channels that are normalised together
 _SMALLEST_SIDE = 1.0
 # Boxes with sides below this many cells of stride 16 are pooled from the finer map.
 _FINE_BELOW = 4 * STRIDES[1]
@@ -44,7 +49,8 @@ class LiteDetectorSpec:
         network: a name of `xlan.vision.lite.SPECS`.
         classes: names of the objects.
         input_size: side in pixels of the square that pictures are squashed to.
-        channels: of the neck.
+        channels: of the neck; a multiple of 8.
+        rounds: of the neck.
         hidden: width of the second stage.
         fine_sizes: sides of anchors on the map of stride 8, at an input of 256 pixels.
         coarse_sizes: sides of anchors on the map of stride 16.
@@ -54,9 +60,10 @@ class LiteDetectorSpec:
     classes: tuple[str, ...]
     input_size: int = 256
     channels: int = 96
-    hidden: int = 384
-    fine_sizes: tuple[float, ...] = (12.0, 24.0, 48.0)
-    coarse_sizes: tuple[float, ...] = (72.0, 120.0, 192.0)
+    rounds: int = 3
+    hidden: int = 512
+    fine_sizes: tuple[float, ...] = (9.0, 18.0, 36.0)
+    coarse_sizes: tuple[float, ...] = (64.0, 112.0, 192.0)
 
     def __post_init__(self) -> None:
         if self.network not in SPECS:
@@ -69,6 +76,10 @@ class LiteDetectorSpec:
             raise ModelError("expected as many fine_sizes as coarse_sizes, at least one")
         if not all(8 <= value <= 4096 for value in (self.channels, self.hidden)):
             raise ModelError(f"channels and hidden must be from 8 to 4096, got {self.channels} and {self.hidden}")
+        if self.channels % _GROUPS:
+            raise ModelError(f"channels must be a multiple of {_GROUPS}, got {self.channels}")
+        if not 1 <= self.rounds <= 16:
+            raise ModelError(f"rounds must be from 1 to 16, got {self.rounds}")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -98,17 +109,48 @@ class Scores(NamedTuple):
     deltas: Tensor
 
 
+class _Lateral(nn.Module):
+    """A map of the backbone as input of the neck: projected to its channels and normalised."""
+
+    def __init__(self, from_channels: int, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(from_channels, channels, 1)
+        self.norm = nn.GroupNorm(_GROUPS, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, C, H, W]` → `[B, channels, H, W]`."""
+        result: Tensor = self.norm(self.conv(x))
+        return result
+
+
 class _Smooth(nn.Module):
-    """5×5 depthwise and 1×1: a wide view for little."""
+    """Residual 5×5 depthwise and 1×1 convolutions: a wide view at little cost."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.depthwise = nn.Conv2d(channels, channels, 5, padding=2, groups=channels)
         self.pointwise = nn.Conv2d(channels, channels, 1)
+        self.norm = nn.GroupNorm(_GROUPS, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, C, H, W]` → the same shape."""
-        return functional.relu(x + self.pointwise(functional.relu(self.depthwise(x))))
+        return functional.relu(self.norm(x + self.pointwise(functional.relu(self.depthwise(x)))))
+
+
+class _Round(nn.Module):
+    """One round over maps of stride 8, 16 and 32: from coarse to fine, then back."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.down16, self.out8 = _Smooth(channels), _Smooth(channels)
+        self.out16, self.out32 = _Smooth(channels), _Smooth(channels)
+
+    def forward(self, fine: Tensor, middle: Tensor, coarse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Three maps `[B, channels, …]` → three of the same shapes."""
+        down = self.down16(middle + _grown(coarse, middle))
+        fine = self.out8(fine + _grown(down, fine))
+        middle = self.out16(middle + down + _shrunk(fine))
+        return fine, middle, self.out32(coarse + _shrunk(middle))
 
 
 class LiteHeads(nn.Module):
@@ -118,10 +160,10 @@ class LiteHeads(nn.Module):
         super().__init__()
         backbone, width = SPECS[spec.network], spec.channels
         self.spec = spec
-        self.from8 = nn.Conv2d(backbone.stride8_channels, width, 1)
-        self.from16 = nn.Conv2d(backbone.stride16_channels, width, 1)
-        self.from32 = nn.Conv2d(backbone.head, width, 1)
-        self.smooth8, self.smooth16 = _Smooth(width), _Smooth(width)
+        self.from8 = _Lateral(backbone.stride8_channels, width)
+        self.from16 = _Lateral(backbone.stride16_channels, width)
+        self.from32 = _Lateral(backbone.head, width)
+        self.rounds = nn.ModuleList(_Round(width) for _ in range(spec.rounds))
         anchors = len(RATIOS) * len(spec.fine_sizes)
         self.rpn_conv = nn.Conv2d(width, width, 3, padding=1)
         self.rpn_logits = nn.Conv2d(width, anchors, 1)
@@ -130,7 +172,7 @@ class LiteHeads(nn.Module):
         self.hidden2 = nn.Linear(spec.hidden, spec.hidden)
         self.class_of_hidden = nn.Linear(spec.hidden, len(spec.classes) + 1)
         self.class_of_feature = nn.Linear(backbone.head, len(spec.classes) + 1, bias=False)
-        self.boxes = nn.Linear(spec.hidden, 4 * len(spec.classes))
+        self.boxes = nn.Linear(spec.hidden, 4)
         scale = spec.input_size / 256
         shapes = [
             centred_shapes([scale * side for side in sizes], RATIOS) for sizes in (spec.fine_sizes, spec.coarse_sizes)
@@ -158,10 +200,10 @@ class LiteHeads(nn.Module):
 
     def neck(self, maps: FeatureMaps) -> Pyramid:
         """Maps of the backbone → maps that proposals and boxes are read from."""
-        coarse = self.from16(maps.stride16)
-        coarse = self.smooth16(coarse + _grown(self.from32(maps.stride32), coarse))
-        fine = self.from8(maps.stride8)
-        return Pyramid(self.smooth8(fine + _grown(coarse, fine)), coarse)
+        levels = self.from8(maps.stride8), self.from16(maps.stride16), self.from32(maps.stride32)
+        for block in self.rounds:
+            levels = block(*levels)
+        return Pyramid(levels[0], levels[1])
 
     def score(self, pyramid: Pyramid) -> Scores:
         """Objectness and deltas of every anchor, in the order of `anchors`."""
@@ -193,7 +235,7 @@ class LiteHeads(nn.Module):
         return result
 
     def look(self, pyramid: Pyramid, stride32: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
-        """Class logits `[R, classes + 1]` (background last) and deltas `[R, 4 * classes]` of RoIs `[R, 5]`."""
+        """Class logits `[R, classes + 1]` (background last) and deltas `[R, 4]` of RoIs `[R, 5]`."""
         pooled = self._pool(pyramid, rois).flatten(1)
         hidden = functional.relu(self.hidden2(functional.relu(self.hidden1(pooled))))
         logits = self.class_of_hidden(hidden) + self.class_of_feature(region_features(stride32, rois))
@@ -252,7 +294,7 @@ class LiteDetector(nn.Module):
 
         Args:
             maps: of the pictures.
-            min_score: drop what is less likely.
+            min_score: drop detections with a lower score.
             most: detections of a picture.
             proposals: boxes that the second stage looks at.
             overlap: threshold of the suppression within a class.
@@ -265,11 +307,10 @@ class LiteDetector(nn.Module):
         for boxes in proposed:
             part = slice(start, start + len(boxes))
             start += len(boxes)
-            corners = decode(boxes, deltas[part], weights=BOX_WEIGHTS)
-            corners = clip(corners, height=side, width=side).view(len(boxes), -1, 4)
+            corners = clip(decode(boxes, deltas[part], weights=BOX_WEIGHTS), height=side, width=side)
             likely = torch.nonzero(probabilities[part] >= min_score)  # [k, 2]: proposal, class
             scores = probabilities[part][likely[:, 0], likely[:, 1]]
-            found = corners[likely[:, 0], likely[:, 1]]
+            found = corners[likely[:, 0]]
             keep = nms(found, scores, overlap, groups=likely[:, 1], limit=most)
             result.append(Boxes(found[keep], scores[keep], likely[keep, 1]))
         return result
@@ -288,3 +329,7 @@ def as_rois(boxes: list[Tensor]) -> Tensor:
 
 def _grown(x: Tensor, like: Tensor) -> Tensor:
     return functional.interpolate(x, size=like.shape[-2:], mode="nearest")
+
+
+def _shrunk(x: Tensor) -> Tensor:
+    return functional.max_pool2d(x, 2, stride=2, ceil_mode=True)

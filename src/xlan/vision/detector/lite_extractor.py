@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from xlan.errors import ModelError
-from xlan.types import Regions
+from xlan.types import Regions, Thing
 from xlan.vision.detector.detections import Detections
 from xlan.vision.detector.lite import Boxes, LiteDetector, as_rois, region_features
 from xlan.vision.efficientnet import FeatureMaps
@@ -49,7 +49,7 @@ class LiteSelection:
 # Far below any confidence that is shown, but not so low that the suppression sees thousands of boxes.
 _LEAST_SCORE = 0.005
 _PER_PASS = 4
-LITE_EXTRACTOR = "lite-detector"  # what descriptions of features call it
+LITE_EXTRACTOR = "lite-detector"  # its name in descriptions of features
 
 
 class LiteExtractor:
@@ -76,7 +76,7 @@ class LiteExtractor:
 
     @property
     def min_side(self) -> int:
-        """Twice the input size: what the reduced decoding of a JPEG loses is then lost by squashing anyway."""
+        """Twice the input size: details lost by decoding a JPEG at reduced size would be lost by squashing anyway."""
         return 2 * self.detector.spec.input_size
 
     @property
@@ -137,7 +137,9 @@ class LiteExtractor:
             parts = [region_features(stride32, as_rois([found.boxes]))]
             boxes = [self._fractions(found.boxes)]
             scores = [found.scores]
+            numbers = [np.arange(len(found.boxes))]
             if self.selection.image_region or not (len(found.boxes) or self.selection.grid):
+                numbers.insert(0, np.array([-1]))
                 parts.insert(0, cells.mean(dim=0, keepdim=True))
                 boxes.insert(0, torch.tensor([[0.0, 0.0, 1.0, 1.0]]))
                 scores.insert(0, torch.ones(1))
@@ -145,13 +147,23 @@ class LiteExtractor:
                 parts.append(cells)
                 boxes.append(torch.from_numpy(grid_boxes(*stride32.shape[-2:])))
                 scores.append(torch.ones(len(cells)))
+                numbers.append(np.full(len(cells), -1))
             return Regions(
                 torch.cat(parts).numpy(),
                 torch.cat(boxes).numpy(),
                 torch.cat(scores).numpy(),
                 width=image.width,
                 height=image.height,
+                things=self._things(found),
+                thing_of=np.concatenate(numbers).astype(np.int64),
             )
+
+    def _things(self, found: Boxes) -> tuple[Thing, ...]:
+        names, rows = self.detector.spec.classes, self._fractions(found.boxes).tolist()
+        return tuple(
+            Thing(names[label], (row[0], row[1], row[2], row[3]), min(1.0, score))
+            for label, row, score in zip(found.classes.tolist(), rows, found.scores.tolist(), strict=True)
+        )
 
     def _whole(self, stride32: Tensor, image: PreparedImage) -> Detections:
         features = stride32.mean(dim=(2, 3)).numpy()

@@ -1,4 +1,4 @@
-"""Reading weight files that anybody may have made, without running anything they hold.
+"""Reading untrusted weight files without executing anything in them.
 
 `.pth`, `.pt` and `.bin` go through torch's loader for weights only, `.pkl` through an unpickler that admits numpy
 arrays and nothing else, `.caffemodel` through a small reader of protocol buffers. Each gives tensors by name.
@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from xlan.errors import WeightsError
+from xlan.errors import WeightsError, one_line
 
 MAX_WEIGHTS_BYTES = 2 << 30
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors", ".pkl", ".caffemodel")
@@ -51,7 +51,7 @@ def read_weight_file(path: str | Path) -> dict[str, Tensor]:
     except OSError as error:
         raise WeightsError(f"{source}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a damaged or hostile file may make a reader raise anything
-        raise WeightsError(f"{source}: not a readable weight file: {_one_line(error)}") from None
+        raise WeightsError(f"{source}: not a readable weight file: {one_line(error)}") from None
     return _tensors(source, value)
 
 
@@ -91,11 +91,11 @@ def _tensors(source: Path, value: Any) -> dict[str, Tensor]:
 class _ArrayUnpickler(pickle._Unpickler):
     """Makes numpy arrays, strings, numbers, lists and dictionaries; everything else a pickle can name is refused.
 
-    The version written in Python: the other one can be made to take any amount of memory by a few bytes.
+    Based on the unpickler in Python: a few bytes can make the one in C allocate any amount of memory.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle may name."""
+        """The object with a name that a pickle may use."""
         admitted = _ADMITTED.get((module.replace("numpy._core", "numpy.core"), name))
         if admitted is None:
             raise WeightsError(
@@ -104,14 +104,14 @@ class _ArrayUnpickler(pickle._Unpickler):
         return admitted
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refused: arrays need no such thing."""
-        raise WeightsError(f"refused, nothing was run: the pickle refers to {_one_line(pid)} outside of it")
+        """Refused: arrays do not need it."""
+        raise WeightsError(f"refused, nothing was run: the pickle refers to {one_line(pid)} outside of it")
 
 
 def _empty_array(kind: Any, shape: Any, dtype: Any) -> npt.NDArray[Any]:  # noqa: ARG001
     """What numpy's own helper makes before the array's state is set, and no larger."""
     if tuple(shape) != (0,):
-        raise WeightsError(f"refused: an array is begun with shape {shape}, expected (0,)")
+        raise WeightsError(f"refused: an array starts with shape {shape}, expected (0,)")
     return np.zeros(0, dtype=np.int8)
 
 
@@ -138,7 +138,7 @@ def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: Any = "C") -> npt.N
 _ADMITTED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy.core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy", "ndarray"): object(),  # only ever handed to _reconstruct, so it need not be callable
+    ("numpy", "ndarray"): object(),  # only passed to _reconstruct, so it need not be callable
     ("numpy", "dtype"): _dtype,
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): OrderedDict,
@@ -220,7 +220,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         else:
             raise WeightsError("not a caffemodel, or a damaged one")
         if place + size > end:
-            raise WeightsError("is cut short; copy it again")
+            raise WeightsError("is truncated; copy it again")
         yield key >> 3, message[place : place + size]
         place += size
 
@@ -229,7 +229,7 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(message):
-            raise WeightsError("is cut short; copy it again")
+            raise WeightsError("is truncated; copy it again")
         byte = message[place]
         place += 1
         value |= (byte & 0x7F) << shift
@@ -243,8 +243,3 @@ def _varints(message: memoryview) -> Iterator[int]:
     while place < len(message):
         value, place = _varint(message, place)
         yield value
-
-
-def _one_line(value: object) -> str:
-    text = " ".join(str(value).split()) or type(value).__name__
-    return text if len(text) <= 160 else text[:157] + "..."

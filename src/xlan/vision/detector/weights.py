@@ -44,7 +44,7 @@ _CAFFE_PLAIN = {
     "fc_attr": f"{_HEAD}.attr_linear1",
     "attr_score": f"{_HEAD}.attr_linear2",
 }
-# Names that give other families away, so that the message can say what the file is.
+# Names that identify other families, so that the message can say what the file is.
 _STRANGERS = (
     (r"roi_heads\.attribute_predictor\.", "a detectron2 model of MILVLG (bua-d2-…), which is another network"),
     (
@@ -141,7 +141,7 @@ def _layout(source: Path, theirs: Mapping[str, Tensor]) -> str:
 
 
 class _Source:
-    """Their tensors, each taken once; what is missing is named with the file."""
+    """The tensors of a file, each taken once; errors name the file and the tensor."""
 
     def __init__(self, tensors: Mapping[str, Tensor], source: str) -> None:
         self.tensors, self.source = tensors, source

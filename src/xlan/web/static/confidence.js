@@ -18,7 +18,10 @@ const LOWEST = -8; // log-probability of a word
 const clip = (x, low, high) => Math.min(high, Math.max(low, x));
 
 /** @param {number[]} values */
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+/** @param {number[]} values */
+const mean = (values) => sum(values) / values.length;
 
 /** Linear between the points of a curve, level beyond them. @param {number} x @param {number[]} xs @param {number[]} ys */
 export function between(x, xs, ys) {
@@ -45,8 +48,15 @@ function singles(halves) {
   });
 }
 
+/** How the types of a safetensors file are read. @type {Record<string, (bytes: ArrayBuffer) => Float32Array>} */
+const TYPES = {
+  F32: (bytes) => new Float32Array(bytes),
+  F16: (bytes) => singles(new Uint16Array(bytes)),
+  I8: (bytes) => Float32Array.from(new Int8Array(bytes)),
+};
+
 /**
- * A safetensors file with tensors of 16- or 32-bit floats.
+ * A safetensors file with tensors of 16- or 32-bit floats, or of 8 bits with a scale for each row.
  * @param {ArrayBuffer} file
  * @returns {{about: Record<string, string>, tensors: Record<string, {shape: number[], data: Float32Array}>}}
  */
@@ -57,8 +67,12 @@ export function tensorsOf(file) {
   const tensors = {};
   for (const [name, { dtype, shape, data_offsets: [first, behind] }] of Object.entries(entries)) {
     const bytes = file.slice(8 + length + first, 8 + length + behind); // a copy is aligned, the file may not be
-    if (dtype !== "F16" && dtype !== "F32") throw new Error(`${name} is of type ${dtype}`);
-    tensors[name] = { shape, data: dtype === "F16" ? singles(new Uint16Array(bytes)) : new Float32Array(bytes) };
+    if (!Object.hasOwn(TYPES, dtype)) throw new Error(`${name} is of type ${dtype}`);
+    tensors[name] = { shape, data: TYPES[dtype](bytes) };
+  }
+  for (const [name, { shape, data }] of Object.entries(tensors)) {
+    const scales = tensors[`${name}.scales`]?.data;
+    if (scales) data.forEach((value, i) => (data[i] = value * scales[Math.floor(i / shape[1])]));
   }
   return { about, tensors };
 }
@@ -113,54 +127,65 @@ export class Judge {
     return Math.exp(-this.rules.fall * Math.max(0, (1 - mean(nearest)) / near - 1));
   }
 
-  /** The vision network's log-odds of a word; null where it cannot name it. @param {string} word @param {Regions} regions */
-  seen(word, { features, count, width, boxes }) {
-    const outputs = this.outputs.get(word);
+  /**
+   * The log-odds of each word that the vision network can name; singular and plural are one, the likelier counts.
+   * @param {Regions} regions
+   * @returns {Map<string, number>}
+   */
+  seen({ features, count, width, boxes }) {
     const head = this.head;
-    if (!outputs || !head) return null;
+    if (!head) return new Map();
     const whole = boxes.map(([x0, y0, x1, y1]) => x0 === 0 && y0 === 0 && x1 === 1 && y1 === 1);
     const parts = [...Array(count).keys()].filter((i) => whole.every(Boolean) || !whole[i]);
-    const logits = outputs.map((output) => {
-      const votes = parts.map((region) => {
-        let sum = head.bias[output];
-        for (let k = 0; k < width; k++) sum += features[region * width + k] * head.weight[output * width + k];
-        return sum;
+    const votes = new Float64Array(parts.length);
+    const logit = (/** @type {number} */ output) => {
+      const row = head.weight.subarray(output * width, (output + 1) * width);
+      parts.forEach((region, i) => {
+        let vote = head.bias[output];
+        for (let k = 0, at = region * width; k < width; k++) vote += features[at + k] * row[k];
+        votes[i] = vote;
       });
       const highest = votes.reduce((a, b) => Math.max(a, b));
-      return highest + Math.log(mean(votes.map((vote) => Math.exp(vote - highest))));
-    });
-    return Math.max(...logits);
+      return highest + Math.log(votes.reduce((total, vote) => total + Math.exp(vote - highest), 0) / votes.length);
+    };
+    return new Map([...this.outputs].map(([form, outputs]) => [form, Math.max(...outputs.map(logit))]));
   }
 
   /** Confidences of a picture's captions, the best first; they are written into them. @param {Caption[]} captions @param {Regions} regions */
   judge(captions, regions) {
     const familiarity = this.familiarity(regions);
+    const seen = this.calibration ? this.seen(regions) : new Map();
     const said = captions.map(({ words }) => new Set(words.filter((w) => !this.stop.has(w.text)).map((w) => this.fold(w.text))));
     captions.forEach((caption, i) => {
-      if (this.calibration) this.calibrate(caption, said.filter((_, j) => j !== i), Math.log(Math.max(familiarity, 1e-3)), regions);
+      if (this.calibration) this.calibrate(caption, said.filter((_, j) => j !== i), Math.log(Math.max(familiarity, 1e-3)), seen);
       else caption.confidence *= familiarity;
     });
   }
 
-  /** @param {Caption} caption @param {Set<string>[]} others @param {number} familiar log @param {Regions} regions */
-  calibrate(caption, others, familiar, regions) {
+  /** @param {Caption} caption @param {Set<string>[]} others @param {number} familiar log @param {Map<string, number>} seen */
+  calibrate(caption, others, familiar, seen) {
     const curves = /** @type {Calibration} */ (this.calibration);
     const logs = caption.words.map(({ probability }) => Math.log(Math.max(probability, Math.exp(LOWEST))));
     const average = mean(logs.length ? logs : [LOWEST]);
     /** @type {number[]} */
     const chances = [];
+    /** @type {Set<string>} */
+    const named = new Set();
     caption.words.forEach((word, i) => {
       word.confidence = null;
       if (this.stop.has(word.text)) return;
       const form = this.fold(word.text);
+      named.add(form);
       const agreeing = others.length ? others.filter((other) => other.has(form)).length / others.length : 0.5;
-      const seen = this.seen(form, regions);
-      const logit = clip(seen ?? 0, -9, 5);
-      const eyes = seen === null ? [0, 0, 0, 0] : [1, logit, Math.min(0, logit + 3), Math.max(0, logit)];
+      const logit = clip(seen.get(form) ?? 0, -9, 5);
+      const eyes = !seen.has(form) ? [0, 0, 0, 0] : [1, logit, Math.min(0, logit + 3), Math.max(0, logit)];
       word.confidence = chance(curves.word, [1, logs[i], Math.min(0, logs[i] + 1), average, agreeing, ...eyes, familiar]);
       chances.push(clip(word.confidence, 0.01, 0.99));
     });
     const logits = (chances.length ? chances : [0.1]).map((share) => Math.log(share / (1 - share)));
-    caption.confidence = chance(curves.caption, [1, mean(logits), Math.min(...logits), average, familiar]);
+    const expected = [...seen].filter(([form]) => !this.stop.has(form)).map(([form, odds]) => ({ form, chance: 1 / (1 + Math.exp(-odds)) }));
+    const covered = expected.filter(({ form }) => named.has(form));
+    const coverage = sum(covered.map((word) => word.chance)) / Math.max(1e-9, sum(expected.map((word) => word.chance)));
+    caption.confidence = chance(curves.caption, [1, mean(logits), Math.min(...logits), average, familiar, coverage]);
   }
 }

@@ -67,3 +67,8 @@ export async function json(address) {
     throw new Refusal(`The file ${address} cannot be read as JSON. ${AGAIN}`, "Try again");
   }
 }
+
+/** What was packed with gzip. @param {ArrayBuffer} content @returns {Promise<ArrayBuffer>} */
+export function unpacked(content) {
+  return new Response(new Blob([content]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+}

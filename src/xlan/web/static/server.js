@@ -5,7 +5,7 @@ import { find, Refusal } from "./basics.js";
 
 /** @typedef {{caption: string, confidence: number, score: number}} Other */
 /** @typedef {Other & {words: import("./heat.js").Word[], others: Other[], boxes: number[][] | null, model: string,
- *   image: {width: number, height: number}, seconds: {queue: number, model: number}}} Answer */
+ *   things?: import("./heat.js").Thing[], image: {width: number, height: number}, seconds: {queue: number, model: number}}} Answer */
 /** @typedef {{name: string, parameters: number, vocabulary: number, formats: string[],
  *   limits: {max_bytes: number, max_pixels: number}}} Facts */
 /** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void}} Waiting */

@@ -3,7 +3,7 @@
 
 import { Refusal } from "./basics.js";
 import { familiarOf, headOf, Judge } from "./confidence.js";
-import { file, json } from "./download.js";
+import { file, json, unpacked } from "./download.js";
 import { Model } from "./model.js";
 import { drafted, squashed, withoutAlpha } from "./pixels.js";
 import { search } from "./search.js";
@@ -16,6 +16,7 @@ const VOCABULARY_FORMAT = 1;
 const CALIBRATION_FORMAT = 1;
 const GRAPHS = ["vision.onnx", "encoder.onnx", "decoder.onnx"];
 const RUNTIME = "ort.wasm.min.mjs";
+const WASM = "ort-wasm-simd-threaded.wasm.bin";
 
 /** Addresses in the folder, relative to this script in its folder `static`. @param {string} name */
 const place = (name) => new URL(`../${name}`, import.meta.url).pathname;
@@ -91,9 +92,8 @@ async function load(tell) {
 
 /** onnxruntime-web, from the folder alone. @param {Record<string, ArrayBuffer>} files */
 async function runtime(files) {
-  const wasm = Object.keys(files).find((name) => name.endsWith(".wasm"));
   const ort = await import(place(`runtime/${RUNTIME}`));
-  ort.env.wasm.wasmBinary = wasm && files[wasm];
+  ort.env.wasm.wasmBinary = await unpacked(files[`runtime/${WASM}`]);
   ort.env.wasm.wasmPaths = place("runtime/");
   ort.env.wasm.numThreads = 1; // more need headers that a plain file server does not send
   ort.env.logLevel = "error";
