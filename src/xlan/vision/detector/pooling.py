@@ -7,6 +7,7 @@ network's input; `scale` (1 / stride) brings them to the map.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -134,7 +135,8 @@ def roi_align(
     corners = rois[:, 1:].float() * scale - (0.5 if aligned else 0.0)
     rows = _sample_weights(corners[:, 1], corners[:, 3], size, height, sampling, aligned).to(features.dtype)
     columns = _sample_weights(corners[:, 0], corners[:, 2], size, width, sampling, aligned).to(features.dtype)
-    maps = features.permute(0, 2, 3, 1)  # [B, H, W, C]
+    # Unbound, not indexed: the gradient of an index is a map full of zeros for each picture.
+    maps = features.permute(0, 2, 3, 1).unbind()  # B × [H, W, C]
     if height * width * channels > _LARGE_MAP:
         return _align_one_by_one(maps, rois[:, 0].long().tolist(), rows, columns)
     images = rois[:, 0].long()
@@ -156,19 +158,19 @@ def roi_align(
     return joined.permute(0, 3, 1, 2)
 
 
-def _align_one_by_one(maps: Tensor, images: list[int], rows: Tensor, columns: Tensor) -> Tensor:
+def _align_one_by_one(maps: Sequence[Tensor], images: list[int], rows: Tensor, columns: Tensor) -> Tensor:
     """The same on a large map: each region touches only the part of the map that has weight."""
-    size, channels = rows.shape[1], maps.shape[3]
+    size, channels = rows.shape[1], maps[0].shape[2]
     spans = [_span(weights) for weights in (rows, columns)]
     parts = []
     for number, image in enumerate(images):
         (top, bottom), (left, right) = (span[number] for span in spans)
-        cut = maps[image, top:bottom, left:right]
+        cut = maps[image][top:bottom, left:right]
         tall = rows[number, :, top:bottom] @ cut.reshape(bottom - top, -1)  # [size, w * C]
         across = columns[number, :, left:right].expand(size, -1, -1)
         parts.append(torch.bmm(across, tall.view(size, right - left, channels)))
     if not parts:
-        return maps.new_zeros(0, channels, size, size)
+        return rows.new_zeros(0, channels, size, size)
     return torch.stack(parts).permute(0, 3, 1, 2)
 
 
@@ -193,7 +195,7 @@ def roi_mean(features: Tensor, rois: Tensor, scale: float, *, samples: int = 6) 
     rows = _sample_weights(corners[:, 1], corners[:, 3], 1, height, samples, True)
     columns = _sample_weights(corners[:, 0], corners[:, 2], 1, width, samples, True)
     weights = (rows.transpose(1, 2) * columns).flatten(1).to(features.dtype)  # [R, H * W]
-    maps = features.permute(0, 2, 3, 1).reshape(len(features), height * width, channels)
+    maps = features.permute(0, 2, 3, 1).reshape(len(features), height * width, channels).unbind()
     images = rois[:, 0].long()
     result = features.new_zeros(len(rois), channels)
     for image in torch.unique(images).tolist():
