@@ -419,7 +419,7 @@ def test_memory_is_flat(model_directory: Path, tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", MEASURE, str(model_directory), str(tmp_path / "a.png"), "240"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=180, check=True, env=environment)
-    assert int(done.stdout) < 12_000
+    assert int(done.stdout) < 24_000  # held, they would be 48,000
 
 
 def test_the_page_explains_every_option() -> None:

@@ -143,12 +143,15 @@ def test_memory_stays_bounded(server: Any, client: httpx.Client) -> None:
         return int(status.split("VmRSS:")[1].split()[0])
 
     body = bomb()
-    client.post("/v1/captions", files={"image": body})
-    before = resident()
-    for _ in range(20):
-        assert client.post("/v1/captions", files={"image": body}).status_code == 200
-        assert client.post("/v1/captions", content=endless(30)).status_code in (413, 415)
-    assert resident() - before < 60_000  # kilobytes; 20 open pictures would be 240,000
+    grown, before = [], resident()
+    for _ in range(3):
+        for _ in range(20):
+            assert client.post("/v1/captions", files={"image": body}).status_code == 200
+            assert client.post("/v1/captions", content=endless(30)).status_code in (413, 415)
+        grown.append(resident() - before)
+        before = resident()
+    # Kilobytes; 20 open pictures would be 240,000. What is kept grows each time, an allocator's reserve does not.
+    assert min(grown) < 60_000, grown
 
 
 def test_heic_pictures_are_captioned_where_their_reader_is_installed(client: httpx.Client) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -213,9 +214,10 @@ def _sample_weights(low: Tensor, high: Tensor, cells: int, side: int, sampling: 
     counts = torch.full_like(low, sampling) if sampling > 0 else torch.ceil(cell).clamp(min=0)
     most = max(1, int(counts.max())) if counts.numel() else 1
     number = torch.arange(most, dtype=torch.float32)
-    step = cell / counts.clamp(min=1)
     starts = low[:, None] + torch.arange(cells, dtype=torch.float32) * cell[:, None]  # [R, cells]
-    places = starts[:, :, None] + (number + 0.5) * step[:, None, None]  # [R, cells, most]
+    # float32 in the order of the public versions: whether a sample on the border counts depends on its rounding
+    within = (number + 0.5) * cell[:, None, None] / counts.clamp(min=1)[:, None, None]
+    places = starts[:, :, None] + within  # [R, cells, most]
     counted = (number < counts[:, None, None]) & (places >= -1.0) & (places <= side)
     places = places.clamp(0, side - 1)
     below = places.floor().clamp(max=max(side - 2, 0))
@@ -233,21 +235,23 @@ def roi_align_reference(
     """What `roi_align` computes, sample by sample."""
     channels = features.shape[1]
     result = features.new_zeros(len(rois), channels, size, size)
-    for number, roi in enumerate(rois.tolist()):
-        x0, y0, x1, y1 = (value * scale - (0.5 if aligned else 0.0) for value in roi[1:])
+    for number, roi in enumerate(rois):
+        # float32, as in the public versions: whether a sample on the border counts depends on its rounding
+        x0, y0, x1, y1 = (roi[1:].float() * scale - (0.5 if aligned else 0.0)).numpy()
         tall, wide = y1 - y0, x1 - x0
         if not aligned:
-            tall, wide = max(tall, 1.0), max(wide, 1.0)
-        y_count = sampling or max(0, math.ceil(tall / size))
-        x_count = sampling or max(0, math.ceil(wide / size))
+            tall, wide = max(tall, np.float32(1)), max(wide, np.float32(1))
+        tall, wide = tall / np.float32(size), wide / np.float32(size)  # of a cell
+        y_count = sampling or max(0, math.ceil(tall))
+        x_count = sampling or max(0, math.ceil(wide))
         for row in range(size):
             for column in range(size):
                 total = features.new_zeros(channels)
                 for i in range(y_count):
                     for j in range(x_count):
-                        y = y0 + (row + (i + 0.5) / y_count) * tall / size
-                        x = x0 + (column + (j + 0.5) / x_count) * wide / size
-                        total += _bilinear(features[int(roi[0])], y, x)
+                        y = y0 + np.float32(row) * tall + np.float32(i + 0.5) * tall / np.float32(y_count)
+                        x = x0 + np.float32(column) * wide + np.float32(j + 0.5) * wide / np.float32(x_count)
+                        total += _bilinear(features[int(roi[0])], float(y), float(x))
                 result[number, :, row, column] = total / max(1, y_count * x_count)
     return result
 
