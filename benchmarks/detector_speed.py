@@ -33,8 +33,9 @@ from xlan.vision.detector.bottom_up import BottomUp, BottomUpSpec
 from xlan.vision.detector.boxes import iou
 from xlan.vision.detector.conventions import CAFFE
 from xlan.vision.detector.extractor import BottomUpExtractor
-from xlan.vision.detector.lite import LiteDetector, LiteDetectorSpec, LiteHeads
+from xlan.vision.detector.lite import LiteDetector, LiteHeads
 from xlan.vision.detector.lite_extractor import LiteExtractor
+from xlan.vision.detector.lite_settings import LiteDetectorSpec
 from xlan.vision.detector.nms import kept_by_class, nms
 from xlan.vision.detector.pooling import roi_align, roi_pool
 from xlan.vision.detector.resnet import ResNetSpec

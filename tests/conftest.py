@@ -225,3 +225,27 @@ def start_program() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         if process.stdout is not None:
             process.stdout.close()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def detector_directory(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector on the model's own network, with random weights, that takes most boxes for dogs."""
+    import torch
+
+    from xlan.vision.detector.directory import save_lite
+    from xlan.vision.detector.lite import LiteDetector, LiteHeads
+    from xlan.vision.detector.lite_settings import LiteDetectorSpec
+    from xlan.vision.grid import load_vision
+
+    vision = model_directory / "vision.safetensors"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        heads = LiteHeads(
+            LiteDetectorSpec("efficientnet-lite0", ("dog", "cat"), input_size=64, channels=8, rounds=1, hidden=16)
+        )
+        torch.nn.init.zeros_(heads.class_of_hidden.weight)
+        torch.nn.init.zeros_(heads.class_of_feature.weight)
+        heads.class_of_hidden.bias.data = torch.tensor([2.0, -2.0, 0.0])
+    folder = tmp_path_factory.mktemp("detectors") / "detector"
+    save_lite(folder, LiteDetector(load_vision(vision)[0], heads), vision=vision)
+    return folder

@@ -22,7 +22,8 @@ from xlan.text.vocab import Vocabulary
 from xlan.vision.detector.bottom_up import BottomUp, BottomUpSpec
 from xlan.vision.detector.conventions import CAFFE, Selection
 from xlan.vision.detector.directory import load_detector, save_bottom_up, save_lite
-from xlan.vision.detector.lite import LiteDetector, LiteDetectorSpec, LiteHeads
+from xlan.vision.detector.lite import LiteDetector, LiteHeads
+from xlan.vision.detector.lite_settings import LiteDetectorSpec
 from xlan.vision.detector.resnet import ResNetSpec
 from xlan.vision.efficientnet import EfficientNetLite
 from xlan.vision.grid import GridExtractor

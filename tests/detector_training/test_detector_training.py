@@ -21,14 +21,15 @@ from xlan.cli.main import app
 from xlan.config import load_detector_config
 from xlan.detector_training.build import marked_classes, repeated
 from xlan.detector_training.data import DetectionLoader, boxes_in_view
-from xlan.detector_training.evaluate import Scored, average_precision, proposal_recall
+from xlan.detector_training.evaluate import average_precision, proposal_recall
 from xlan.detector_training.losses import Targets, match, sample
 from xlan.detector_training.run import DetectorRun, DetectorSettings
 from xlan.errors import ConfigError, DataError, ModelError, TrainingError, WeightsError
 from xlan.files import open_locked, read_json_lines
 from xlan.training.stop import StopRequest
 from xlan.vision.detector.directory import load_detector
-from xlan.vision.detector.lite_extractor import LiteExtractor, LiteSelection
+from xlan.vision.detector.lite_extractor import LiteExtractor
+from xlan.vision.detector.lite_settings import Boxes, LiteSelection
 from xlan.vision.efficientnet import EfficientNetLite
 from xlan.vision.grid import GridExtractor, load_vision
 from xlan.vision.grid_settings import GridSettings
@@ -196,9 +197,9 @@ def test_samples_have_their_share_of_things() -> None:
 # Measuring
 
 
-def scored(rows: list[list[float]]) -> Scored:
+def scored(rows: list[list[float]]) -> Boxes:
     array = np.array(rows, dtype=np.float32).reshape(-1, 6)
-    return Scored(array[:, 2:], array[:, 1], array[:, 0].astype(np.int64))
+    return Boxes(array[:, 2:], array[:, 1], array[:, 0].astype(np.int64))
 
 
 def test_perfect_detections_have_full_precision() -> None:

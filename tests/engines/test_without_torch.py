@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,19 @@ def test_commands_caption_and_explain_without_torch(model_directory: Path, tmp_p
     explained = command("explain", tmp_path / "red.png", "-o", page, "--model", model_directory)
     assert (explained.returncode, explained.stderr) == (0, "")
     assert page.stat().st_size > 1000
+
+
+def test_the_small_detector_works_without_torch(detector_directory: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (80, 60), (200, 30, 30)).save(tmp_path / "red.png")
+    arguments = ("detect", tmp_path / "red.png", "--detector", detector_directory, "--min-score", "0", "--json")
+    done = command(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert {found["name"] for found in json.loads(line)["objects"]} <= {"dog", "cat"}
+    refused = command(*arguments, "--engine", "torch")
+    assert refused.stderr.splitlines() == [
+        'error: this detector needs packages that are not installed; type: pip install "xlan[train]"'
+    ]
 
 
 def test_commands_that_need_torch_say_what_to_type(tmp_path: Path) -> None:

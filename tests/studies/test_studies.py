@@ -12,11 +12,13 @@ import yaml
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
+from xlan.config import load_config
 from xlan.data.shapes import write_shapes
 from xlan.errors import ConfigError, DataError, TrainingError
+from xlan.model.spec import model_spec
 from xlan.studies.page import study_page
 from xlan.studies.runs import Run, best_rows, carry_out, first_stage, second_stage, shown
-from xlan.studies.schema import load_study
+from xlan.studies.schema import load_study, row_config
 from xlan.studies.table import Cell, Table, TableRow, as_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,19 @@ def write(tmp_path: Path, shapes: Path) -> Callable[..., Path]:
         return path
 
     return make
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").iterdir()), ids=lambda path: path.stem)
+def test_every_study_that_comes_along_can_be_built(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    study = load_study(path)
+    for row in study.rows:
+        model = row_config(study, row, "out", seed=1).model
+        assert model.name is not None
+        model_spec(model.name, **model.options)
+    if study.then is not None:
+        load_config(study.then.recipe)
+    assert f"xlan study {path.relative_to(ROOT)}" in path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.engine import ENGINE_HELP, EngineChoice
 from xlan.cli.pictures import STDIN, find_pictures
 from xlan.cli.text import printable
 from xlan.errors import ImageError, ModelError
@@ -17,6 +18,7 @@ from xlan.threads import leave_a_core
 if TYPE_CHECKING:
     from PIL import Image
 
+    from xlan.engines.load import EngineName
     from xlan.vision.detector.detections import Detections, Detector
 
 
@@ -40,6 +42,7 @@ def detect(
         Path | None,
         typer.Option(help="Write pictures with boxes drawn on them: a .png or .jpg file, or a folder for several."),
     ] = None,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
 ) -> None:
     """Find things in pictures: what they are, where, and how sure the detector is.
 
@@ -51,7 +54,7 @@ def detect(
     # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     leave_a_core()
-    found_by = _load(detector, min_score, most)
+    found_by = _load(detector, min_score, most, engine.engine)
     problems: list[str] = []
 
     def problem(line: str) -> None:
@@ -74,9 +77,10 @@ def detect(
         raise typer.Exit(1)
 
 
-def _load(directory: Path | None, min_score: float, most: int) -> Detector:
+def _load(directory: Path | None, min_score: float, most: int, engine: EngineName) -> Detector:
+    from xlan.engines.load import open_detector
     from xlan.pretrained import DETECTOR, SHIPPED, VISION
-    from xlan.vision.detector.directory import is_detector_directory, load_detector
+    from xlan.vision.detector.directory_settings import is_detector_directory
 
     shipped = SHIPPED / DETECTOR
     if directory is None and not is_detector_directory(shipped):
@@ -86,7 +90,13 @@ def _load(directory: Path | None, min_score: float, most: int) -> Detector:
         )
     source = shipped if directory is None else directory
     vision = source.parent / VISION  # a detector inside a model directory shares the model's vision network
-    return load_detector(source, regions=(1, most), confidence=min_score, vision=vision if vision.is_file() else None)
+    return open_detector(
+        source,
+        engine=engine,
+        regions=(1, most),
+        confidence=min_score,
+        vision=vision if vision.is_file() else None,
+    )
 
 
 def _likely(found: Detections, min_score: float, most: int) -> Detections:

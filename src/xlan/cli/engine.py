@@ -29,9 +29,8 @@ class EngineChoice(StrEnum):
 
 
 def detector_for_names(given: Path | None, model: Path | None) -> Path | None:
-    """The detector for an explanation: the one given, else the one in the model directory, where torch is installed."""
-    from xlan.engines.load import is_installed
+    """The detector for an explanation: the one given, else the one in the model directory."""
     from xlan.pretrained import DETECTOR, SHIPPED
 
     own = (SHIPPED if model is None else model) / DETECTOR
-    return own if given is None and own.is_dir() and is_installed("torch") else given
+    return own if given is None and own.is_dir() else given

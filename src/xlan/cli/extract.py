@@ -66,7 +66,7 @@ def extract(
     ] = "float16",
     precision: Annotated[
         str,
-        typer.Option(help="Precision of the network: fp32, or bf16, nearly twice as fast where supported (grid only)."),
+        typer.Option(help="Precision of the network: fp32, or bf16, faster where supported (not with --onnx)."),
     ] = "fp32",
     pictures_folder: Annotated[
         Path | None,
@@ -106,8 +106,8 @@ def extract(
         raise typer.BadParameter("has an effect only together with --detector DIR", param_hint="--regions, --grid")
     if precision not in ("fp32", "bf16"):
         raise typer.BadParameter(f"expected fp32 or bf16, got {precision}", param_hint="--precision")
-    if precision == "bf16" and (detector is not None or onnx is not None):
-        raise typer.BadParameter("bf16 has an effect on grid features only", param_hint="--precision")
+    if precision == "bf16" and onnx is not None:
+        raise typer.BadParameter("bf16 has no effect on a network in an ONNX file", param_hint="--precision")
     refuse_broken_bf16("--precision", precision)
     if detector is not None and onnx is not None:
         raise typer.BadParameter("give one of --detector and --onnx", param_hint="--detector")
@@ -129,7 +129,7 @@ def extract(
         raise DataError(f"no pictures found in {where}" + (f"; splits found: {there}" if split and found else ""))
     extractor: RegionExtractor
     if detector is not None:
-        extractor = _from_directory(detector, vision, regions, grid)
+        extractor = _from_directory(detector, vision, regions, grid, bf16=precision == "bf16")
         batch = min(batch, _DETECTOR_BATCH)
     elif onnx is not None:
         extractor = _detector(onnx, pixels=onnx_pixels, input_size=input_size)
@@ -179,11 +179,19 @@ def _grid(network: str, vision: Path | None, changes: dict[str, Any]) -> GridExt
     return GridExtractor.imagenet(GridSettings(network=network, **changes))
 
 
-def _from_directory(directory: Path, vision: Path | None, regions: str | None, grid: bool) -> RegionExtractor:
+def _from_directory(
+    directory: Path, vision: Path | None, regions: str | None, grid: bool, *, bf16: bool
+) -> RegionExtractor:
     from xlan.cli.import_detector import parse_regions
     from xlan.vision.detector.directory import load_detector
+    from xlan.vision.detector.lite_extractor import LiteExtractor
 
-    return load_detector(directory, regions=parse_regions(regions), grid=grid, vision=vision)
+    detector = load_detector(directory, regions=parse_regions(regions), grid=grid, vision=vision)
+    if isinstance(detector, LiteExtractor):
+        detector.bf16 = bf16
+    elif bf16:
+        raise typer.BadParameter("bf16 has an effect on grids and small detectors only", param_hint="--precision")
+    return detector
 
 
 def _detector(path: Path, *, pixels: bool, input_size: int | None) -> RegionExtractor:

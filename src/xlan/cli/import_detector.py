@@ -72,7 +72,8 @@ def import_detector(
 
     from xlan.errors import ModelError
     from xlan.vision.detector.conventions import CONVENTIONS
-    from xlan.vision.detector.directory import is_detector_directory, save_bottom_up
+    from xlan.vision.detector.directory import save_bottom_up
+    from xlan.vision.detector.directory_settings import is_detector_directory
     from xlan.vision.detector.weights import import_weights, read_names
 
     if convention is not None and convention not in CONVENTIONS:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,10 @@ from xlan.errors import DataError, MissingExtraError
 from xlan.training.stop import StopRequest
 from xlan.vision.detector.boxes import iou
 from xlan.vision.detector.lite import LiteDetector
+from xlan.vision.detector.lite_settings import Boxes
 from xlan.vision.grid import normalise
 
 Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Detections of one picture, in any unit that the truth uses too.
-
-    Attributes:
-        boxes: `[n, 4]`.
-        scores: `[n]`.
-        classes: `[n]`.
-    """
-
-    boxes: Floats
-    scores: Floats
-    classes: npt.NDArray[np.int64]
 
 
 def coco_program() -> tuple[Any, Any]:
@@ -58,7 +43,7 @@ def coco_program() -> tuple[Any, Any]:
 
 def average_precision(
     truth: Sequence[tuple[Floats, npt.NDArray[np.int64]]],
-    found: Sequence[Scored],
+    found: Sequence[Boxes],
     *,
     classes: int,
     marked: Collection[int] | None = None,
@@ -137,7 +122,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Precision and recall of a detector on whole pictures; a request to stop is heeded between batches."""
     truth: list[tuple[Floats, npt.NDArray[np.int64]]] = []
-    found: list[Scored] = []
+    found: list[Boxes] = []
     proposed: list[Tensor] = []
     with torch.inference_mode():
         for samples in loader.evaluation(batch=batch):
@@ -150,6 +135,6 @@ def evaluate(
                 rows = loader.boxes.boxes[loader.pictures[sample.number].id]
                 corners = (rows[:, 2:] * loader.size).astype(np.float32)
                 truth.append((corners, rows[:, 0].astype(np.int64)))
-                found.append(Scored(boxes.boxes.numpy(), boxes.scores.numpy(), boxes.classes.numpy()))
+                found.append(boxes)
     scores = average_precision(truth, found, classes=len(detector.spec.classes), marked=marked)
     return {**scores, "recall100": proposal_recall((boxes for boxes, _ in truth), proposed)}

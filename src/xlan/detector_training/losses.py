@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from xlan.vision.detector.boxes import area, encode, iou
-from xlan.vision.detector.lite import BOX_WEIGHTS, LiteHeads, Pyramid, Scores, as_rois
+from xlan.vision.detector.lite import LiteHeads, Pyramid, Scores, as_rois
+from xlan.vision.detector.lite_settings import BOX_WEIGHTS
 
 
 @dataclass(frozen=True)

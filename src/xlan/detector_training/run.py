@@ -30,7 +30,8 @@ from xlan.training.single import CHECKPOINT, SingleRun, check_same
 from xlan.training.stop import StopRequest
 from xlan.vision import efficientnet
 from xlan.vision.detector.directory import save_lite
-from xlan.vision.detector.lite import LiteDetector, LiteDetectorSpec, LiteHeads, Scores
+from xlan.vision.detector.lite import LiteDetector, LiteHeads, Scores
+from xlan.vision.detector.lite_settings import LiteDetectorSpec
 from xlan.vision.efficientnet import FeatureMaps
 from xlan.vision.grid import load_vision, normalise
 from xlan.vision.sources import Picture

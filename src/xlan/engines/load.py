@@ -31,6 +31,8 @@ from xlan.pretrained import (
     read_model_directory,
 )
 from xlan.text.vocab import Vocabulary
+from xlan.vision.detector.directory_settings import LITE, detector_options, read_settings
+from xlan.vision.detector.lite_settings import LiteSelection
 from xlan.vision.familiar import Familiar
 from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
 from xlan.vision.regions import RegionExtractor
@@ -119,12 +121,16 @@ def load(
     else:
         loaded = _torch(found, device, threads, bf16=precision == "bf16")
     own = found.path / DETECTOR
+    same: EngineName = "onnx" if loaded.engine.name == "onnx" else "torch"
     if loaded.extractor is not None and _on_grid(found, detector):
-        # A detector in the directory of such a model waits until somebody asks for names: it needs torch.
-        return loaded if detector is None else replace(loaded, extractor=_naming(found, detector, loaded.extractor))
+        # A detector in the directory of such a model waits until somebody asks for names.
+        if detector is None:
+            return loaded
+        return replace(loaded, extractor=_naming(found, detector, loaded.extractor, engine=same, threads=threads))
     if detector is None and not own.is_dir():
         return loaded
-    return replace(loaded, extractor=_detector(found, own if detector is None else detector))
+    directory = own if detector is None else Path(detector)
+    return replace(loaded, extractor=_detector(found, directory, engine=same, threads=threads))
 
 
 def _on_grid(found: ModelDirectory, detector: str | os.PathLike[str] | None) -> bool:
@@ -134,26 +140,57 @@ def _on_grid(found: ModelDirectory, detector: str | os.PathLike[str] | None) -> 
     return made_by == "grid" or (made_by is None and detector is not None and not (found.path / DETECTOR).is_dir())
 
 
-def _load_detector(
-    directory: str | os.PathLike[str], *, made_with: Mapping[str, Any] | None = None, **options: Any
+def open_detector(
+    directory: str | os.PathLike[str],
+    *,
+    engine: EngineName = "auto",
+    threads: int | None = None,
+    regions: tuple[int, int] | None = None,
+    confidence: float | None = None,
+    grid: bool = False,
+    vision: str | os.PathLike[str] | None = None,
 ) -> Detector:
-    """The detector of a directory, with these options or as it made features before."""
+    """The detector of a directory: a small one with either engine, any other with torch.
+
+    Args:
+        directory: what `xlan import-detector` or `xlan detector train` wrote.
+        engine: what computes; `auto` takes onnxruntime where it can.
+        threads: how many threads onnxruntime computes with.
+        regions: fewest and most regions of a picture, instead of what the directory says.
+        confidence: what counts as sure, instead of what the directory says.
+        grid: add the cells of the backbone's last map (small detectors only).
+        vision: a captioner's vision.safetensors, for a small detector that shares it.
+
+    Raises:
+        ModelError: not such a directory, or of another format or kind.
+        WeightsError: the weights are damaged or do not fit.
+        MissingExtraError: torch is needed, and not installed.
+    """
+    small = read_settings(directory).get("kind") == LITE
+    if small and (engine == "onnx" or (engine == "auto" and is_installed("onnxruntime"))):
+        from xlan.engines.onnx_detector import OnnxLiteDetector
+
+        selection = LiteSelection.of(regions, confidence, grid=grid)
+        return OnnxLiteDetector.load(directory, selection, vision=vision, threads=threads)
     try:
-        from xlan.vision.detector.directory import detector_options, load_detector
+        from xlan.vision.detector.directory import load_detector
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingExtraError("a detector", "train") from None
-    return load_detector(directory, **options, **detector_options(made_with or {}))
+        raise MissingExtraError("this detector", "train") from None
+    return load_detector(directory, regions=regions, confidence=confidence, grid=grid, vision=vision)
 
 
-def _naming(found: ModelDirectory, directory: str | os.PathLike[str], grid: RegionExtractor) -> RegionExtractor:
+def _naming(
+    found: ModelDirectory, directory: str | os.PathLike[str], grid: RegionExtractor, **how: Any
+) -> RegionExtractor:
     vision = found.extras.get(VISION)
-    return NamingExtractor(grid, _load_detector(directory, vision=vision, regions=(1, MOST), confidence=LEAST_SCORE))
+    detector = open_detector(directory, vision=vision, regions=(1, MOST), confidence=LEAST_SCORE, **how)
+    return NamingExtractor(grid, detector)
 
 
-def _detector(found: ModelDirectory, directory: str | os.PathLike[str]) -> RegionExtractor:
-    extractor = _load_detector(directory, made_with=found.features, vision=found.extras.get(VISION))
+def _detector(found: ModelDirectory, directory: Path, **how: Any) -> RegionExtractor:
+    extractor = open_detector(directory, vision=found.extras.get(VISION), **detector_options(found.features), **how)
     if extractor.feature_dim != found.spec.feature_dim:
         raise ModelError(
             f"{directory}: makes features {extractor.feature_dim} wide, {found.path} was trained on "

@@ -13,12 +13,12 @@ from xlan.errors import WeightsError
 from xlan.export.graph import Graph, Precision
 from xlan.export.proto import Array
 from xlan.vision.grid_settings import PIXEL_MEAN, PIXEL_SCALE, GridSettings, VisionFile
-from xlan.vision.lite import SPECS, STEM_CHANNELS, Block, same_padding
+from xlan.vision.lite import SPECS, STEM_CHANNELS, Block, LiteSpec, same_padding
 
 MOST = 6.0  # of ReLU6
 
 
-class _Maps:
+class Maps:
     """Convolutions over square maps, of which the side is known."""
 
     def __init__(self, g: Graph, value: str, side: int) -> None:
@@ -26,7 +26,7 @@ class _Maps:
 
     def conv(
         self, name: str, shape: tuple[int, int, int, int], *, stride: int = 1, groups: int = 1, activate: bool = True
-    ) -> _Maps:
+    ) -> Maps:
         """A convolution with "SAME" padding, and ReLU6 unless `activate` is off."""
         g, kernel = self.g, shape[2]
         before, behind = same_padding(self.side, kernel, stride)
@@ -42,9 +42,9 @@ class _Maps:
         )
         if activate:
             value = g.op("Clip", value, g.number(0.0), g.number(MOST))
-        return _Maps(g, value, -(-self.side // stride))
+        return Maps(g, value, -(-self.side // stride))
 
-    def block(self, name: str, block: Block) -> _Maps:
+    def block(self, name: str, block: Block) -> Maps:
         """Expand, filter depthwise, project; added to the input where shapes allow."""
         maps, hidden = self, block.in_channels * block.expand
         if block.expand != 1:
@@ -54,7 +54,7 @@ class _Maps:
         maps = maps.conv(f"{name}.project", (block.out_channels, hidden, 1, 1), activate=False)
         if not block.residual:
             return maps
-        return _Maps(self.g, self.g.add(self.value, maps.value), maps.side)
+        return Maps(self.g, self.g.add(self.value, maps.value), maps.side)
 
     def averaged(self, cells: int) -> str:
         """Averages over a grid of `cells` × `cells`, which may overlap where it does not divide the side."""
@@ -70,6 +70,20 @@ def grid_side(settings: GridSettings) -> int:
     return settings.cells if settings.cells is not None else -(-settings.input_size // settings.levels[-1])
 
 
+def backbone(g: Graph, pixels: str, size: int, spec: LiteSpec) -> dict[int, Maps]:
+    """Maps of stride 8, 16 and 32 of pixels `[images, size, size, 3]` from 0 to 255."""
+    x = g.op("Sub", g.op("Cast", pixels, to=1), g.number(PIXEL_MEAN))
+    x = g.transpose(g.mul(x, g.number(1 / PIXEL_SCALE)), 0, 3, 1, 2)
+    maps = Maps(g, x, size).conv("stem", (STEM_CHANNELS, 3, 3, 3), stride=2)
+    levels, ends = {}, {spec.stride8_blocks: 8, spec.stride16_blocks: 16}
+    for i, block in enumerate(spec.blocks):
+        maps = maps.block(f"blocks.{i}", block)
+        if i + 1 in ends:
+            levels[ends[i + 1]] = maps
+    levels[32] = maps.conv("head", (spec.head, spec.blocks[-1].out_channels, 1, 1))
+    return levels
+
+
 def vision_graph(file: VisionFile, *, precision: Precision = "float32", source: str = "vision.safetensors") -> Graph:
     """The graph of a vision file. 8 bits need calibration pictures, see `xlan.export.calibrate`; here they are float32.
 
@@ -79,18 +93,7 @@ def vision_graph(file: VisionFile, *, precision: Precision = "float32", source: 
     settings, spec = file.settings, SPECS[file.settings.network]
     g = Graph(file.weights, precision="float32" if precision == "int8" else precision, source=source)
     size, cells = settings.input_size, grid_side(settings)
-    pixels = g.input("pixels", "uint8", ["images", size, size, 3])
-    x = g.op("Sub", g.op("Cast", pixels, to=1), g.number(PIXEL_MEAN))
-    x = g.transpose(g.mul(x, g.number(1 / PIXEL_SCALE)), 0, 3, 1, 2)
-
-    maps = _Maps(g, x, size).conv("stem", (STEM_CHANNELS, 3, 3, 3), stride=2)
-    levels = {}
-    for i, block in enumerate(spec.blocks):
-        maps = maps.block(f"blocks.{i}", block)
-        if i == spec.stride16_blocks - 1:
-            levels[16] = maps
-    levels[32] = maps.conv("head", (spec.head, spec.blocks[-1].out_channels, 1, 1))
-
+    levels = backbone(g, g.input("pixels", "uint8", ["images", size, size, 3]), size, spec)
     chosen = [levels[level].averaged(cells) for level in settings.levels]
     grid = g.concat(*chosen, axis=1) if len(chosen) > 1 else chosen[0]  # [B, D, R, C]
     features = g.transpose(g.reshape(grid, 0, 0, -1), 0, 2, 1)

@@ -76,7 +76,9 @@ GAINS = {"objectness_logits": 2, "anchor_deltas": 0.03, "cls_score": 20, "bbox_p
 def weights(spec: BottomUpSpec, *, background: float) -> dict[str, Tensor]:
     """Made-up weights under LXMERT's names; `background` is the bias of the background class."""
     made = {name: torch.from_numpy(_tensor(name, shape, background)) for name, shape in shapes(spec).items()}
-    made["proposal_generator.anchor_generator.cell_anchors.0"] = centred_shapes((64, 128, 256, 512), (0.5, 1, 2))
+    made["proposal_generator.anchor_generator.cell_anchors.0"] = torch.from_numpy(
+        centred_shapes((64, 128, 256, 512), (0.5, 1, 2))
+    )
     return made
 
 

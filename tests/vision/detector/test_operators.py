@@ -33,14 +33,14 @@ def ops() -> dict[str, Tensor]:
 
 def test_centred_anchors(ops: dict[str, Tensor]) -> None:
     shapes = centred_shapes((64, 128, 256, 512), (0.5, 1, 2))
-    torch.testing.assert_close(shapes, ops["anchors.cell"])
-    torch.testing.assert_close(place(shapes, 3, 4, 16), ops["anchors.grid_3x4"])
+    torch.testing.assert_close(torch.from_numpy(shapes), ops["anchors.cell"])
+    torch.testing.assert_close(torch.from_numpy(place(shapes, 3, 4, 16)), ops["anchors.grid_3x4"])
 
 
 def test_caffe_anchors(ops: dict[str, Tensor]) -> None:
     shapes = caffe_shapes((4, 8, 16, 32), (0.5, 1, 2))
     assert torch.equal(shapes, ops["anchors_caffe.cell"])
-    assert torch.equal(place(shapes, 3, 4, 16), ops["anchors_caffe.grid_3x4"])
+    assert torch.equal(torch.from_numpy(place(shapes, 3, 4, 16)), ops["anchors_caffe.grid_3x4"])
 
 
 @pytest.mark.parametrize("weights", [(10.0, 10.0, 5.0, 5.0), (1.0, 1.0, 1.0, 1.0)])

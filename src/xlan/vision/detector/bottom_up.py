@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from xlan.errors import ModelError
 from xlan.vision.detector import selection
-from xlan.vision.detector.anchors import caffe_shapes, centred_shapes, place
-from xlan.vision.detector.boxes import MAX_LOG_GROWTH, clip, decode
+from xlan.vision.detector.anchors import MAX_LOG_GROWTH, caffe_shapes, centred_shapes, place
+from xlan.vision.detector.boxes import clip, decode
 from xlan.vision.detector.conventions import Convention
 from xlan.vision.detector.nms import nms
 from xlan.vision.detector.pooling import roi_pool
@@ -186,7 +186,7 @@ class BottomUp(nn.Module):
         rows, columns = logits.shape[2:]
         scores = logits[0].permute(1, 2, 0).flatten()  # in the order of `place`: cell by cell, then anchors
         moves = deltas[0].permute(1, 2, 0).reshape(-1, 4)
-        anchors = place(self.shapes, rows, columns, STRIDE)
+        anchors = torch.from_numpy(place(self.shapes.numpy(), rows, columns, STRIDE))
         growth = MAX_LOG_GROWTH if rule.cap_growth else None
         if not rule.filter_first:
             chosen = _best(scores, rule.proposals_before)
@@ -265,8 +265,8 @@ class BottomUp(nn.Module):
 def default_shapes(convention: Convention) -> Tensor:
     """Anchors `[12, 4]` of a convention."""
     if convention.anchors == "caffe":
-        return caffe_shapes((4, 8, 16, 32), RATIOS)
-    return centred_shapes((64, 128, 256, 512), RATIOS)
+        return torch.from_numpy(caffe_shapes((4, 8, 16, 32), RATIOS))
+    return torch.from_numpy(centred_shapes((64, 128, 256, 512), RATIOS))
 
 
 def _best(scores: Tensor, count: int) -> Tensor:

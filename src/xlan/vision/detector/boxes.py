@@ -6,13 +6,10 @@ in Caffe, corners are pixels that belong to the box: its width is `x1 - x0 + 1` 
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-# No box grows by more than this in one step, which keeps exp() finite: ln(1000 / 16).
-MAX_LOG_GROWTH = math.log(1000.0 / 16)
+from xlan.vision.detector.anchors import MAX_LOG_GROWTH
 
 
 def area(boxes: Tensor, *, offset: int = 0) -> Tensor:

@@ -23,35 +23,38 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xlan.errors import ModelError, WeightsError
-from xlan.files import atomic_path, file_sha256, read_json, write_json, write_text
+from xlan.files import atomic_path, file_sha256, write_json, write_text
 from xlan.folders import check_files, fingerprint
 from xlan.vision.detector.bottom_up import BottomUp, BottomUpSpec
 from xlan.vision.detector.conventions import Convention
 from xlan.vision.detector.detections import Detector
+from xlan.vision.detector.directory_settings import (
+    BOTTOM_UP,
+    CARD,
+    CONFIG,
+    FORMAT,
+    LITE,
+    VISION,
+    WEIGHTS,
+    is_detector_directory,
+    read_settings,
+    shared_vision,
+)
 from xlan.vision.detector.extractor import BottomUpExtractor
-from xlan.vision.detector.lite import LiteDetector, LiteDetectorSpec, LiteHeads
-from xlan.vision.detector.lite_extractor import LITE_EXTRACTOR, LiteExtractor, LiteSelection
+from xlan.vision.detector.lite import LiteDetector, LiteHeads
+from xlan.vision.detector.lite_extractor import LiteExtractor
+from xlan.vision.detector.lite_settings import LiteDetectorSpec, LiteSelection
 from xlan.vision.efficientnet import load_checked
 from xlan.vision.grid import load_vision, save_vision
 from xlan.vision.grid_settings import GridSettings
 from xlan.vision.lite import SPECS
 from xlan.weights import load_weights
 
-FORMAT = 1
-CONFIG, WEIGHTS, CARD = "detector.json", "detector.safetensors", "README.md"
-VISION = "vision.safetensors"
-BOTTOM_UP, LITE = "bottom-up", "lite"
 LITE_CARD = """# A small detector
 
 A two-stage detector on {network} for {classes} classes, trained with `xlan detector train`. It looks at pictures
 squashed to {size} × {size} pixels. Use it with `xlan detect --detector DIR` or `xlan features extract --detector DIR`.
 """
-MAX_CONFIG_BYTES = 4 << 20
-
-
-def is_detector_directory(directory: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a detector."""
-    return (Path(directory) / CONFIG).is_file()
 
 
 def save_directory(
@@ -76,25 +79,6 @@ def save_directory(
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary)
     write_text(target / CARD, card)
     write_json(target / CONFIG, {"format": FORMAT, "kind": kind, "file": fingerprint(target / WEIGHTS), **settings})
-
-
-def read_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `detector.json` says.
-
-    Raises:
-        ModelError: not a detector directory, or of another format.
-    """
-    source = Path(directory)
-    if not is_detector_directory(source):
-        raise ModelError(f"{source}: not a detector directory (there is no {CONFIG} in it); see `xlan import-detector`")
-    settings = read_json(source / CONFIG, max_bytes=MAX_CONFIG_BYTES)
-    if not isinstance(settings, dict) or not isinstance(settings.get("file"), dict):
-        raise ModelError(f"{source / CONFIG}: not the settings of a detector")
-    if settings.get("format") != FORMAT:
-        raise ModelError(
-            f"{source / CONFIG}: format {settings.get('format')!r}, this version of xlan reads format {FORMAT}"
-        )
-    return settings
 
 
 def read_directory(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor], str]:
@@ -182,11 +166,7 @@ def load_detector(
     source = Path(directory)
     kind, what = settings.get("kind"), str(source / CONFIG)
     if kind == LITE:
-        selection = LiteSelection(grid=grid)
-        if regions is not None:
-            selection = replace(selection, fewest=regions[0], most=regions[1])
-        if confidence is not None:
-            selection = replace(selection, confidence=confidence)
+        selection = LiteSelection.of(regions, confidence, grid=grid)
         return _load_lite(source, settings, weights, name, selection, vision)
     if kind != BOTTOM_UP:
         raise ModelError(f"{what}: unknown kind of detector {kind!r}")
@@ -210,22 +190,6 @@ def load_detector(
     )
 
 
-def detector_options(features: Mapping[str, Any]) -> dict[str, Any]:
-    """How `load_detector` makes the regions that a store or model was made with.
-
-    Args:
-        features: description of the extractor (`FeatureStore.extractor`, `ModelDirectory.features`); empty if unknown.
-    """
-    kind = features.get("extractor")
-    if kind not in (BOTTOM_UP, LITE_EXTRACTOR):
-        return {}
-    rule = features if kind == LITE_EXTRACTOR else features.get("selection", {})
-    options = {name: rule[name] for name in ("confidence", "grid") if name in rule}
-    if "fewest" in rule and "most" in rule:
-        options["regions"] = (rule["fewest"], rule["most"])
-    return options
-
-
 def feature_width(directory: str | os.PathLike[str]) -> int:
     """How wide the features of a detector directory are, without reading its weights."""
     settings, what = read_settings(directory), str(Path(directory) / CONFIG)
@@ -243,11 +207,7 @@ def _load_lite(
     vision: str | os.PathLike[str] | None,
 ) -> LiteExtractor:
     spec = LiteDetectorSpec.from_dict(settings.get("spec", {}), what=str(source / CONFIG))
-    file = source / VISION if (source / VISION).is_file() else vision
-    if file is None:
-        raise ModelError(f"{source}: has no {VISION}; give the captioner whose vision network it shares")
-    if file_sha256(file) != settings.get("vision"):
-        raise WeightsError(f"{file}: is not the vision network that {source} was trained with")
+    file = shared_vision(source, settings, vision)
     network, _, _ = load_vision(file)
     if network.spec.name != spec.network:
         raise WeightsError(f"{file}: is {network.spec.name}, the detector needs {spec.network}")

@@ -15,84 +15,32 @@ wide, so regions and cells can be mixed.
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from xlan.errors import ModelError
-from xlan.vision.detector.anchors import centred_shapes, place
 from xlan.vision.detector.boxes import clip, decode
-from xlan.vision.detector.nms import nms
+from xlan.vision.detector.lite_settings import (
+    BEFORE,
+    BOX_WEIGHTS,
+    FEATURE_SAMPLES,
+    GROUPS,
+    OVERLAP,
+    POOLED,
+    PROPOSAL_OVERLAP,
+    PROPOSALS,
+    SAMPLES,
+    STRIDES,
+    Boxes,
+    LiteDetectorSpec,
+    kept_detections,
+    kept_proposals,
+)
 from xlan.vision.detector.pooling import roi_align, roi_mean
 from xlan.vision.efficientnet import EfficientNetLite, FeatureMaps
 from xlan.vision.lite import SPECS
-
-STRIDES = (8, 16)
-RATIOS = (0.5, 1.0, 2.0)
-BOX_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
-_POOLED = 7
-_GROUPS = 8  # of channels that are normalised together
-_SMALLEST_SIDE = 1.0
-# Boxes with sides below this many cells of stride 16 are pooled from the finer map.
-_FINE_BELOW = 4 * STRIDES[1]
-
-
-@dataclass(frozen=True)
-class LiteDetectorSpec:
-    """Sizes.
-
-    Attributes:
-        network: a name of `xlan.vision.lite.SPECS`.
-        classes: names of the objects.
-        input_size: side in pixels of the square that pictures are squashed to.
-        channels: of the neck; a multiple of 8.
-        rounds: of the neck.
-        hidden: width of the second stage.
-        fine_sizes: sides of anchors on the map of stride 8, at an input of 256 pixels.
-        coarse_sizes: sides of anchors on the map of stride 16.
-    """
-
-    network: str
-    classes: tuple[str, ...]
-    input_size: int = 256
-    channels: int = 96
-    rounds: int = 3
-    hidden: int = 512
-    fine_sizes: tuple[float, ...] = (9.0, 18.0, 36.0)
-    coarse_sizes: tuple[float, ...] = (64.0, 112.0, 192.0)
-
-    def __post_init__(self) -> None:
-        if self.network not in SPECS:
-            raise ModelError(f"unknown vision network {self.network!r}; there are: {', '.join(sorted(SPECS))}")
-        if not 64 <= self.input_size <= 1024:
-            raise ModelError(f"input_size must be from 64 to 1024 pixels, got {self.input_size}")
-        if not 1 <= len(self.classes) <= 10_000:
-            raise ModelError(f"expected from 1 to 10000 classes, got {len(self.classes)}")
-        if len(self.fine_sizes) != len(self.coarse_sizes) or not self.fine_sizes:
-            raise ModelError("expected as many fine_sizes as coarse_sizes, at least one")
-        if not all(8 <= value <= 4096 for value in (self.channels, self.hidden)):
-            raise ModelError(f"channels and hidden must be from 8 to 4096, got {self.channels} and {self.hidden}")
-        if self.channels % _GROUPS:
-            raise ModelError(f"channels must be a multiple of {_GROUPS}, got {self.channels}")
-        if not 1 <= self.rounds <= 16:
-            raise ModelError(f"rounds must be from 1 to 16, got {self.rounds}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any], *, what: str) -> LiteDetectorSpec:
-        """Read what `to_dict` wrote; errors begin with `what`."""
-        try:
-            tuples = {name: tuple(values[name]) for name in ("classes", "fine_sizes", "coarse_sizes")}
-            return cls(**{**values, **tuples})
-        except (TypeError, KeyError, ValueError) as error:
-            raise ModelError(f"{what}: its sizes cannot be read: {error}") from None
 
 
 class Pyramid(NamedTuple):
@@ -115,7 +63,7 @@ class _Lateral(nn.Module):
     def __init__(self, from_channels: int, channels: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(from_channels, channels, 1)
-        self.norm = nn.GroupNorm(_GROUPS, channels)
+        self.norm = nn.GroupNorm(GROUPS, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, C, H, W]` → `[B, channels, H, W]`."""
@@ -130,7 +78,7 @@ class _Smooth(nn.Module):
         super().__init__()
         self.depthwise = nn.Conv2d(channels, channels, 5, padding=2, groups=channels)
         self.pointwise = nn.Conv2d(channels, channels, 1)
-        self.norm = nn.GroupNorm(_GROUPS, channels)
+        self.norm = nn.GroupNorm(GROUPS, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, C, H, W]` → the same shape."""
@@ -164,26 +112,16 @@ class LiteHeads(nn.Module):
         self.from16 = _Lateral(backbone.stride16_channels, width)
         self.from32 = _Lateral(backbone.head, width)
         self.rounds = nn.ModuleList(_Round(width) for _ in range(spec.rounds))
-        anchors = len(RATIOS) * len(spec.fine_sizes)
+        anchors = spec.anchors_per_cell
         self.rpn_conv = nn.Conv2d(width, width, 3, padding=1)
         self.rpn_logits = nn.Conv2d(width, anchors, 1)
         self.rpn_deltas = nn.Conv2d(width, 4 * anchors, 1)
-        self.hidden1 = nn.Linear(width * _POOLED * _POOLED, spec.hidden)
+        self.hidden1 = nn.Linear(width * POOLED * POOLED, spec.hidden)
         self.hidden2 = nn.Linear(spec.hidden, spec.hidden)
         self.class_of_hidden = nn.Linear(spec.hidden, len(spec.classes) + 1)
         self.class_of_feature = nn.Linear(backbone.head, len(spec.classes) + 1, bias=False)
         self.boxes = nn.Linear(spec.hidden, 4)
-        scale = spec.input_size / 256
-        shapes = [
-            centred_shapes([scale * side for side in sizes], RATIOS) for sizes in (spec.fine_sizes, spec.coarse_sizes)
-        ]
-        cells = [math.ceil(spec.input_size / stride) for stride in STRIDES]
-        self.anchors = torch.cat(
-            [
-                place(shape + stride / 2, side, side, stride)
-                for shape, stride, side in zip(shapes, STRIDES, cells, strict=True)
-            ]
-        )
+        self.anchors = torch.from_numpy(spec.anchors())
         self._initialise()
 
     def _initialise(self) -> None:
@@ -215,7 +153,7 @@ class LiteHeads(nn.Module):
         return Scores(torch.cat(logits, dim=1), torch.cat(deltas, dim=1))
 
     @torch.no_grad()
-    def propose(self, scores: Scores, *, before: int, count: int, overlap: float = 0.7) -> list[Tensor]:
+    def propose(self, scores: Scores, *, before: int, count: int, overlap: float = PROPOSAL_OVERLAP) -> list[Tensor]:
         """Proposals of each picture, `[n, 4]`, best first.
 
         Args:
@@ -225,13 +163,11 @@ class LiteHeads(nn.Module):
             overlap: its threshold.
         """
         side = self.spec.input_size
-        best, index = scores.logits.topk(min(before, scores.logits.shape[1]), dim=1)
+        _, index = scores.logits.topk(min(before, scores.logits.shape[1]), dim=1)
         result = []
-        for logits, chosen, deltas in zip(best, index, scores.deltas, strict=True):
+        for chosen, deltas in zip(index, scores.deltas, strict=True):
             boxes = clip(decode(self.anchors[chosen], deltas[chosen]), height=side, width=side)
-            large = ((boxes[:, 2:] - boxes[:, :2]) >= _SMALLEST_SIDE).all(dim=1)
-            boxes, kept_logits = boxes[large], logits[large]
-            result.append(boxes[nms(boxes, kept_logits, overlap, limit=count)])
+            result.append(torch.from_numpy(kept_proposals(boxes.numpy(), count=count, overlap=overlap)))
         return result
 
     def look(self, pyramid: Pyramid, stride32: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,29 +180,15 @@ class LiteHeads(nn.Module):
     def _pool(self, pyramid: Pyramid, rois: Tensor) -> Tensor:
         """`[R, channels, 7, 7]`: small boxes from the fine map, large ones from the coarse map."""
         sides = ((rois[:, 3] - rois[:, 1]) * (rois[:, 4] - rois[:, 2])).clamp(min=0).sqrt()
-        small = sides < _FINE_BELOW * self.spec.input_size / 256
+        small = sides < self.spec.fine_below
         parts, places = [], []
         for level, stride, chosen in zip(pyramid, STRIDES, (small, ~small), strict=True):
             index = torch.nonzero(chosen)[:, 0]
-            parts.append(roi_align(level, rois[index], _POOLED, 1 / stride))
+            parts.append(roi_align(level, rois[index], POOLED, 1 / stride, sampling=SAMPLES))
             places.append(index)
         # Channels last in memory, as roi_align leaves them: flattening copies nothing.
         joined = torch.cat([part.permute(0, 2, 3, 1) for part in parts])
         return joined[torch.argsort(torch.cat(places))]
-
-
-class Boxes(NamedTuple):
-    """Detections of one picture, best first.
-
-    Attributes:
-        boxes: `[n, 4]` in pixels of the input.
-        scores: `[n]`.
-        classes: `[n]`.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    classes: Tensor
 
 
 class LiteDetector(nn.Module):
@@ -287,8 +209,8 @@ class LiteDetector(nn.Module):
         *,
         min_score: float = 0.05,
         most: int = 100,
-        proposals: int = 100,
-        overlap: float = 0.5,
+        proposals: int = PROPOSALS,
+        overlap: float = OVERLAP,
     ) -> list[Boxes]:
         """Detections of each picture of a batch, from the backbone's maps.
 
@@ -300,25 +222,27 @@ class LiteDetector(nn.Module):
             overlap: threshold of the suppression within a class.
         """
         pyramid = self.heads.neck(maps)
-        proposed = self.heads.propose(self.heads.score(pyramid), before=6 * proposals, count=proposals)
-        logits, deltas = self.heads.look(pyramid, maps.stride32, as_rois(proposed))
+        # Choices are made in float32, whatever the products are computed in.
+        scores = Scores(*(part.float() for part in self.heads.score(pyramid)))
+        proposed = self.heads.propose(scores, before=BEFORE * proposals, count=proposals)
+        logits, deltas = (part.float() for part in self.heads.look(pyramid, maps.stride32, as_rois(proposed)))
         probabilities = logits.softmax(dim=1)[:, :-1]
         side, result, start = self.spec.input_size, [], 0
         for boxes in proposed:
             part = slice(start, start + len(boxes))
             start += len(boxes)
             corners = clip(decode(boxes, deltas[part], weights=BOX_WEIGHTS), height=side, width=side)
-            likely = torch.nonzero(probabilities[part] >= min_score)  # [k, 2]: proposal, class
-            scores = probabilities[part][likely[:, 0], likely[:, 1]]
-            found = corners[likely[:, 0]]
-            keep = nms(found, scores, overlap, groups=likely[:, 1], limit=most)
-            result.append(Boxes(found[keep], scores[keep], likely[keep, 1]))
+            result.append(
+                kept_detections(
+                    probabilities[part].numpy(), corners.numpy(), min_score=min_score, most=most, overlap=overlap
+                )
+            )
         return result
 
 
 def region_features(stride32: Tensor, rois: Tensor) -> Tensor:
     """Mean of the last map over each RoI: `[B, D, h, w]`, `[R, 5]` → `[R, D]`."""
-    return roi_mean(stride32, rois, 1 / 32)
+    return roi_mean(stride32, rois, 1 / 32, samples=FEATURE_SAMPLES)
 
 
 def as_rois(boxes: list[Tensor]) -> Tensor:

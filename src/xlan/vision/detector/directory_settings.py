@@ -1,0 +1,76 @@
+"""What a detector directory says of itself, read without torch; `directory` reads and writes the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xlan.errors import ModelError, WeightsError
+from xlan.files import file_sha256, read_json
+from xlan.vision.detector.lite_settings import LITE_EXTRACTOR
+
+FORMAT = 1
+CONFIG, WEIGHTS, CARD = "detector.json", "detector.safetensors", "README.md"
+VISION = "vision.safetensors"
+BOTTOM_UP, LITE = "bottom-up", "lite"
+MAX_CONFIG_BYTES = 4 << 20
+
+
+def is_detector_directory(directory: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a detector."""
+    return (Path(directory) / CONFIG).is_file()
+
+
+def read_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `detector.json` says.
+
+    Raises:
+        ModelError: not a detector directory, or of another format.
+    """
+    source = Path(directory)
+    if not is_detector_directory(source):
+        raise ModelError(f"{source}: not a detector directory (there is no {CONFIG} in it); see `xlan import-detector`")
+    settings = read_json(source / CONFIG, max_bytes=MAX_CONFIG_BYTES)
+    if not isinstance(settings, dict) or not isinstance(settings.get("file"), dict):
+        raise ModelError(f"{source / CONFIG}: not the settings of a detector")
+    if settings.get("format") != FORMAT:
+        raise ModelError(
+            f"{source / CONFIG}: format {settings.get('format')!r}, this version of xlan reads format {FORMAT}"
+        )
+    return settings
+
+
+def detector_options(features: Mapping[str, Any]) -> dict[str, Any]:
+    """How `load_detector` makes the regions that a store or model was made with.
+
+    Args:
+        features: description of the extractor (`FeatureStore.extractor`, `ModelDirectory.features`); empty if unknown.
+    """
+    kind = features.get("extractor")
+    if kind not in (BOTTOM_UP, LITE_EXTRACTOR):
+        return {}
+    rule = features if kind == LITE_EXTRACTOR else features.get("selection", {})
+    options = {name: rule[name] for name in ("confidence", "grid") if name in rule}
+    if "fewest" in rule and "most" in rule:
+        options["regions"] = (rule["fewest"], rule["most"])
+    return options
+
+
+def shared_vision(
+    directory: str | os.PathLike[str], settings: Mapping[str, Any], vision: str | os.PathLike[str] | None
+) -> Path:
+    """The backbone of a small detector: the file in its directory, else `vision`, the captioner's.
+
+    Raises:
+        ModelError: there is neither.
+        WeightsError: it is another network than the detector was trained with.
+    """
+    source = Path(directory)
+    file = source / VISION if (source / VISION).is_file() else vision
+    if file is None:
+        raise ModelError(f"{source}: has no {VISION}; give the captioner whose vision network it shares")
+    if file_sha256(file) != settings.get("vision"):
+        raise WeightsError(f"{file}: is not the vision network that {source} was trained with")
+    return Path(file)
