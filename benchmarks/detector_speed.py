@@ -29,17 +29,16 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from xlan.engines.load import EngineName, open_detector
+from xlan.pretrained import DETECTOR, SHIPPED, VISION
 from xlan.vision.detector.bottom_up import BottomUp, BottomUpSpec
 from xlan.vision.detector.boxes import iou
 from xlan.vision.detector.conventions import CAFFE
+from xlan.vision.detector.detections import Detector
 from xlan.vision.detector.extractor import BottomUpExtractor
-from xlan.vision.detector.lite import LiteDetector, LiteHeads
-from xlan.vision.detector.lite_extractor import LiteExtractor
-from xlan.vision.detector.lite_settings import LiteDetectorSpec
 from xlan.vision.detector.nms import kept_by_class, nms
 from xlan.vision.detector.pooling import roi_align, roi_pool
 from xlan.vision.detector.resnet import ResNetSpec
-from xlan.vision.efficientnet import build, folded
 from xlan.vision.extract import extract_to_store
 from xlan.vision.sources import find_pictures
 from xlan.vision.store import FeatureStoreWriter
@@ -187,24 +186,26 @@ def operator_speed(repeats: int, small: bool, threads: int) -> list[str]:
     return lines
 
 
-def small_detector() -> LiteExtractor:
-    torch.manual_seed(0)
-    spec = LiteDetectorSpec("efficientnet-lite2", tuple(str(number) for number in range(80)))
-    return LiteExtractor(LiteDetector(folded(build(spec.network)), LiteHeads(spec)))
+def small_detector(engine: EngineName) -> Detector:
+    return open_detector(SHIPPED / DETECTOR, engine=engine, vision=SHIPPED / VISION)
 
 
 def photo_speed(repeats: int) -> list[str]:
-    extractor = small_detector()
     pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
     photo = Image.fromarray(pixels)
-    times = best({"detect": lambda: extractor.detect([extractor.prepare(photo)])}, 5 * repeats)
-    return [f"small detector: {1e3 * times['detect']:.0f} ms a photo of 640×480 (at most {PHOTO_TARGET:.0f})"]
+    detectors = {"onnxruntime": small_detector("onnx"), "torch": small_detector("torch")}
+    times = best(
+        {name: lambda one=one: one.detect([one.prepare(photo)]) for name, one in detectors.items()},  # type: ignore[misc]
+        5 * repeats,
+    )
+    shown = ", ".join(f"{1e3 * seconds:.0f} ms with {name}" for name, seconds in times.items())
+    return [f"small detector, a photo of 640×480: {shown} (at most {PHOTO_TARGET:.0f})"]
 
 
 def extraction_memory(small: bool) -> list[str]:
     """Peak memory after some pictures, and after three times as many."""
     count = 8 if small else 40
-    extractor = small_detector()
+    extractor = small_detector("torch")
     peaks = []
     with tempfile.TemporaryDirectory() as folder:
         random = np.random.default_rng(0)

@@ -21,10 +21,11 @@ from xlan.errors import DataError, MissingExtraError
 from xlan.training.stop import StopRequest
 from xlan.vision.detector.boxes import iou
 from xlan.vision.detector.lite import LiteDetector
-from xlan.vision.detector.lite_settings import Boxes
+from xlan.vision.detector.lite_settings import BEFORE, PROPOSALS, Boxes
 from xlan.vision.grid import normalise
 
 Floats = npt.NDArray[np.float32]
+_LEAST_MEASURED = 0.02  # the score of a detection that counts
 
 
 def coco_program() -> tuple[Any, Any]:
@@ -112,6 +113,46 @@ def proposal_recall(truth: Iterable[Floats], proposals: Iterable[Tensor]) -> flo
     return round(100 * hit / total, 2) if total else 0.0
 
 
+def fit_scores(
+    truth: Sequence[tuple[Floats, npt.NDArray[np.int64]]],
+    found: Sequence[Boxes],
+    *,
+    marked: Collection[int] | None = None,
+) -> tuple[float, float]:
+    """Slope and offset that bring the logits of scores to the share of detections that are right.
+
+    A detection is right when it overlaps a thing of its class by at least a half that no better one has taken.
+    Logistic regression by Newton's method; where everything or nothing is right there is nothing to fit.
+    """
+    rows: list[tuple[float, bool]] = []
+    for (boxes, labels), one in zip(truth, found, strict=True):
+        overlaps = iou(torch.from_numpy(one.boxes), torch.from_numpy(boxes)).numpy()  # [n, G]
+        free = np.ones(len(boxes), dtype=bool)
+        for overlap, label, score in zip(overlaps, one.classes, one.scores, strict=True):
+            if marked is not None and label not in marked:
+                continue
+            hits = np.where(free & (labels == label) & (overlap >= 0.5), overlap, 0.0)
+            right = bool(hits.max(initial=0.0) > 0)
+            if right:
+                free[int(hits.argmax())] = False
+            rows.append((float(score), right))
+    scores, right = np.array([row[0] for row in rows]), np.array([row[1] for row in rows], dtype=np.float64)
+    if not 0 < right.sum() < len(right):
+        return 1.0, 0.0
+    likely = np.clip(scores, 1e-6, 1 - 1e-6)
+    inputs = np.stack([np.log(likely / (1 - likely)), np.ones_like(likely)], axis=1)
+    weights = np.array([1.0, 0.0])
+    for _ in range(50):
+        chance = 1 / (1 + np.exp(-inputs @ weights))
+        spread = inputs * (chance * (1 - chance))[:, None]
+        curvature = inputs.T @ spread + 1e-3 * np.eye(2)
+        move = np.linalg.solve(curvature, inputs.T @ (right - chance) - 1e-3 * (weights - [1.0, 0.0]))
+        weights = weights + np.clip(move, -1, 1)
+        if np.abs(move).max() < 1e-6:
+            break
+    return max(0.01, float(weights[0])), float(weights[1])
+
+
 def evaluate(
     detector: LiteDetector,
     loader: DetectionLoader,
@@ -120,7 +161,10 @@ def evaluate(
     marked: Collection[int] | None = None,
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
-    """Precision and recall of a detector on whole pictures; a request to stop is heeded between batches."""
+    """Precision and recall of a detector on whole pictures, and what `fit_scores` makes of its scores.
+
+    A request to stop is heeded between batches.
+    """
     truth: list[tuple[Floats, npt.NDArray[np.int64]]] = []
     found: list[Boxes] = []
     proposed: list[Tensor] = []
@@ -130,11 +174,14 @@ def evaluate(
                 stop.check()
             maps = detector.network(normalise([sample.pixels for sample in samples]))
             heads = detector.heads
-            proposed += heads.propose(heads.score(heads.neck(maps)), before=1000, count=100)
-            for sample, boxes in zip(samples, detector.detect(maps, min_score=0.01), strict=True):
+            proposals = heads.propose(heads.score(heads.neck(maps)), before=BEFORE * PROPOSALS, count=PROPOSALS)
+            proposed += [one.boxes for one in proposals]
+            for sample, boxes in zip(samples, detector.detect(maps, min_score=_LEAST_MEASURED), strict=True):
                 rows = loader.boxes.boxes[loader.pictures[sample.number].id]
                 corners = (rows[:, 2:] * loader.size).astype(np.float32)
                 truth.append((corners, rows[:, 0].astype(np.int64)))
                 found.append(boxes)
     scores = average_precision(truth, found, classes=len(detector.spec.classes), marked=marked)
-    return {**scores, "recall100": proposal_recall((boxes for boxes, _ in truth), proposed)}
+    slope, offset = fit_scores(truth, found, marked=marked)
+    recall = proposal_recall((boxes for boxes, _ in truth), proposed)
+    return {**scores, "recall100": recall, "score_slope": round(slope, 4), "score_offset": round(offset, 4)}

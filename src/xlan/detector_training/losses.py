@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from xlan.vision.detector.boxes import area, encode, iou
-from xlan.vision.detector.lite import LiteHeads, Pyramid, Scores, as_rois
+from xlan.vision.detector.lite import LiteHeads, Proposals, Pyramid, Scores, as_rois
 from xlan.vision.detector.lite_settings import BOX_WEIGHTS
 
 
@@ -116,7 +116,7 @@ def region_losses(
     heads: LiteHeads,
     pyramid: Pyramid,
     stride32: Tensor,
-    proposals: Sequence[Tensor],
+    proposals: Sequence[Proposals],
     targets: Sequence[Targets],
     *,
     count: int,
@@ -125,8 +125,10 @@ def region_losses(
     """Losses of the second stage: which class, and where exactly."""
     background = len(heads.spec.classes)
     rois, labels, wanted = [], [], []
-    for boxes, target in zip(proposals, targets, strict=True):
-        candidates = torch.cat([boxes, target.boxes])  # the truth itself is among them, so that there are things
+    for proposed, target in zip(proposals, targets, strict=True):
+        candidates = torch.cat(
+            [proposed.boxes, target.boxes]
+        )  # the truth itself is among them, so that there are things
         found, _ = match(candidates, target, low=0.5, high=0.5, best_too=False)
         chosen = sample(found, count=count, things=1 / 3, generator=generator)
         rois.append(candidates[chosen])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,7 +174,7 @@ class DetectorRun(SingleRun[LiteDetector, list[Sample]]):
     def finish_epoch(self, stop: StopRequest) -> dict[str, float]:
         """Evaluate and write the averaged network."""
         scores = self.evaluate(stop)
-        self.save_detector()
+        self.save_detector(score_slope=scores["score_slope"], score_offset=scores["score_offset"])
         return scores
 
     def evaluate(self, stop: StopRequest | None = None) -> dict[str, float]:
@@ -214,10 +214,12 @@ class DetectorRun(SingleRun[LiteDetector, list[Sample]]):
         loss = thing + where + which + exactly
         return loss, {"loss": loss, "proposal": thing, "proposal_box": where, "class": which, "box": exactly}
 
-    def save_detector(self) -> None:
-        """Write the detector directory, with averaged weights."""
+    def save_detector(self, **scores: float) -> None:
+        """Write the detector directory, with averaged weights; `scores` are `score_slope` and `score_offset`."""
         shared = self._vision if self.settings.backbone == "shared" else None
-        save_lite(self.folder / DETECTOR, self.averaged(), vision=shared)
+        detector = self.averaged()
+        detector.heads.spec = replace(detector.spec, **scores)  # type: ignore[arg-type]
+        save_lite(self.folder / DETECTOR, detector, vision=shared)
 
     def header(self) -> dict[str, str]:
         """Settings, and what the run learns from."""

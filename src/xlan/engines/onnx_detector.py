@@ -96,9 +96,11 @@ class OnnxLiteDetector(LiteFront):
 
     def _see(self, image: PreparedImage) -> Seen:
         first = self._proposals.run({"pixels": image.pixels[None]})
-        boxes = kept_proposals(first.pop("rois"), count=PROPOSALS)
-        second = self._regions_of.run({**first, "rois": boxes})
-        every = kept_detections(second["probabilities"], second["corners"], min_score=LEAST_SCORE, most=self.most_found)
+        boxes, objectness = first.pop("rois"), first.pop("objectness")
+        kept = kept_proposals(boxes, count=PROPOSALS)
+        second = self._regions_of.run({**first, "rois": boxes[kept]})
+        scores = self.spec.score(second["probabilities"], objectness[kept])
+        every = kept_detections(scores, second["corners"], min_score=LEAST_SCORE, most=self.most_found)
         found = self.selection.chosen(every)
         features = self._features.run({"stride32": first["stride32"], "rois": found.boxes})["features"]
         return Seen(found, features, np.ascontiguousarray(first["stride32"][0].transpose(1, 2, 0)))

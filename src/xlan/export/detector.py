@@ -1,6 +1,6 @@
 """The small detector as graphs: what `xlan.vision.detector.lite` computes, for one picture.
 
-    proposals   pixels [1, S, S, 3]                  →  fine, coarse, stride32 (maps), rois [n, 4], best first
+    proposals   pixels [1, S, S, 3]                  →  fine, coarse, stride32 (maps), rois [n, 4], objectness [n]
     regions     fine, coarse, stride32, rois [R, 4]  →  probabilities [R, classes], corners [R, 4]
     features    stride32, rois [R, 4]                →  features [R, D]
 
@@ -155,13 +155,14 @@ def _proposals(neck: _Neck) -> None:
     anchors = spec.anchors()
     count = min(BEFORE * PROPOSALS, len(anchors))
     logits = g.concat(*(logits for logits, _ in parts), axis=1)
-    _, best = g.ops("TopK", logits, g.ints(count), outputs=2, axis=1)
+    likely, best = g.ops("TopK", logits, g.ints(count), outputs=2, axis=1)
     best = g.reshape(best, -1)
     boxes = g.op("Gather", g.constant(anchors), best, axis=0)
     deltas = g.op("Gather", g.concat(*(deltas for _, deltas in parts), axis=0), best, axis=0)
     g.output("fine", fine.value, "float32", [1, spec.channels, fine.side, fine.side])
     g.output("coarse", middle.value, "float32", [1, spec.channels, middle.side, middle.side])
     g.output("stride32", seen[32].value, "float32", [1, network.head, seen[32].side, seen[32].side])
+    g.output("objectness", g.op("Sigmoid", g.reshape(likely, -1)), "float32", [count])
     g.output("rois", _decoded(g, boxes, deltas, (1.0, 1.0, 1.0, 1.0), size), "float32", [count, 4])
 
 

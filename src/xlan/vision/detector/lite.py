@@ -57,6 +57,13 @@ class Scores(NamedTuple):
     deltas: Tensor
 
 
+class Proposals(NamedTuple):
+    """Proposals of one picture, best first: boxes `[n, 4]`, and how likely each holds a thing, `[n]`."""
+
+    boxes: Tensor
+    objectness: Tensor
+
+
 class _Lateral(nn.Module):
     """A map of the backbone as input of the neck: projected to its channels and normalised."""
 
@@ -153,8 +160,8 @@ class LiteHeads(nn.Module):
         return Scores(torch.cat(logits, dim=1), torch.cat(deltas, dim=1))
 
     @torch.no_grad()
-    def propose(self, scores: Scores, *, before: int, count: int, overlap: float = PROPOSAL_OVERLAP) -> list[Tensor]:
-        """Proposals of each picture, `[n, 4]`, best first.
+    def propose(self, scores: Scores, *, before: int, count: int, overlap: float = PROPOSAL_OVERLAP) -> list[Proposals]:
+        """Proposals of each picture.
 
         Args:
             scores: of the anchors.
@@ -163,11 +170,12 @@ class LiteHeads(nn.Module):
             overlap: its threshold.
         """
         side = self.spec.input_size
-        _, index = scores.logits.topk(min(before, scores.logits.shape[1]), dim=1)
+        best, index = scores.logits.topk(min(before, scores.logits.shape[1]), dim=1)
         result = []
-        for chosen, deltas in zip(index, scores.deltas, strict=True):
+        for logits, chosen, deltas in zip(best, index, scores.deltas, strict=True):
             boxes = clip(decode(self.anchors[chosen], deltas[chosen]), height=side, width=side)
-            result.append(torch.from_numpy(kept_proposals(boxes.numpy(), count=count, overlap=overlap)))
+            kept = torch.from_numpy(kept_proposals(boxes.numpy(), count=count, overlap=overlap))
+            result.append(Proposals(boxes[kept], logits[kept].sigmoid()))
         return result
 
     def look(self, pyramid: Pyramid, stride32: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
@@ -225,18 +233,16 @@ class LiteDetector(nn.Module):
         # Choices are made in float32, whatever the products are computed in.
         scores = Scores(*(part.float() for part in self.heads.score(pyramid)))
         proposed = self.heads.propose(scores, before=BEFORE * proposals, count=proposals)
-        logits, deltas = (part.float() for part in self.heads.look(pyramid, maps.stride32, as_rois(proposed)))
+        rois = as_rois([one.boxes for one in proposed])
+        logits, deltas = (part.float() for part in self.heads.look(pyramid, maps.stride32, rois))
         probabilities = logits.softmax(dim=1)[:, :-1]
         side, result, start = self.spec.input_size, [], 0
-        for boxes in proposed:
+        for boxes, objectness in proposed:
             part = slice(start, start + len(boxes))
             start += len(boxes)
             corners = clip(decode(boxes, deltas[part], weights=BOX_WEIGHTS), height=side, width=side)
-            result.append(
-                kept_detections(
-                    probabilities[part].numpy(), corners.numpy(), min_score=min_score, most=most, overlap=overlap
-                )
-            )
+            every = self.spec.score(probabilities[part].numpy(), objectness.numpy())
+            result.append(kept_detections(every, corners.numpy(), min_score=min_score, most=most, overlap=overlap))
         return result
 
 

@@ -50,6 +50,8 @@ class LiteDetectorSpec:
         hidden: width of the second stage.
         fine_sizes: sides of anchors on the map of stride 8, at an input of 256 pixels.
         coarse_sizes: sides of anchors on the map of stride 16.
+        score_slope: see `score`.
+        score_offset: see `score`.
     """
 
     network: str
@@ -60,6 +62,8 @@ class LiteDetectorSpec:
     hidden: int = 512
     fine_sizes: tuple[float, ...] = (9.0, 18.0, 36.0)
     coarse_sizes: tuple[float, ...] = (64.0, 112.0, 192.0)
+    score_slope: float = 1.0
+    score_offset: float = 0.0
 
     def __post_init__(self) -> None:
         if self.network not in SPECS:
@@ -76,6 +80,11 @@ class LiteDetectorSpec:
             raise ModelError(f"channels must be a multiple of {GROUPS}, got {self.channels}")
         if not 1 <= self.rounds <= 16:
             raise ModelError(f"rounds must be from 1 to 16, got {self.rounds}")
+        if not (0 < self.score_slope < 100 and abs(self.score_offset) < 100):
+            raise ModelError(
+                f"expected a score_slope from 0 to 100 and a score_offset within ±100, "
+                f"got {self.score_slope} and {self.score_offset}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -99,6 +108,17 @@ class LiteDetectorSpec:
     def anchors_per_cell(self) -> int:
         """Boxes that start from one cell of a map."""
         return len(RATIOS) * len(self.fine_sizes)
+
+    def score(self, probabilities: Floats, objectness: Floats) -> Floats:
+        """How likely each of `[R, classes]` is right, of what both stages say: class probabilities, objectness `[R]`.
+
+        Their geometric mean ranks best. Both learned from samples with more things than pictures have, so they promise
+        too much; slope and offset bring the logits to the share that proved right.
+        """
+        mean = np.sqrt(probabilities * objectness[:, None]).astype(np.float64)
+        logits = np.log(np.maximum(mean, 1e-9)) - np.log(np.maximum(1 - mean, 1e-9))
+        right: Floats = (1 / (1 + np.exp(-self.score_slope * logits - self.score_offset))).astype(np.float32)
+        return right
 
     def anchors(self) -> Floats:
         """All boxes that proposals start from, `[A, 4]`: those of the fine map, then those of the coarse map."""
@@ -124,31 +144,29 @@ class Boxes(NamedTuple):
     classes: npt.NDArray[np.int64]
 
 
-def kept_proposals(boxes: Floats, *, count: int, overlap: float = PROPOSAL_OVERLAP) -> Floats:
-    """Of decoded anchors `[n, 4]`, best first, at most `count` that are neither empty nor overlap a better one."""
-    large = ((boxes[:, 2:] - boxes[:, :2]) >= _SMALLEST_SIDE).all(axis=1)
-    boxes = boxes[large]
-    return boxes[suppress(boxes, overlap, limit=count)]
+def kept_proposals(boxes: Floats, *, count: int, overlap: float = PROPOSAL_OVERLAP) -> npt.NDArray[np.int64]:
+    """Which of decoded anchors `[n, 4]`, best first, are neither empty nor overlap a better one; at most `count`."""
+    large = np.flatnonzero(((boxes[:, 2:] - boxes[:, :2]) >= _SMALLEST_SIDE).all(axis=1))
+    kept: npt.NDArray[np.int64] = large[suppress(boxes[large], overlap, limit=count)]
+    return kept
 
 
-def kept_detections(
-    probabilities: Floats, corners: Floats, *, min_score: float, most: int, overlap: float = OVERLAP
-) -> Boxes:
+def kept_detections(scores: Floats, corners: Floats, *, min_score: float, most: int, overlap: float = OVERLAP) -> Boxes:
     """Detections of a picture.
 
     Args:
-        probabilities: `[R, classes]` of each proposal.
+        scores: `[R, classes]` of each proposal.
         corners: `[R, 4]`, where each lies exactly.
         min_score: drop detections with a lower score.
         most: how many at most.
         overlap: threshold of the suppression within a class.
     """
-    proposal, label = np.nonzero(probabilities >= min_score)
-    scores = probabilities[proposal, label]
-    order = np.argsort(-scores, kind="stable")
-    proposal, label, scores = proposal[order], label[order], scores[order]
+    proposal, label = np.nonzero(scores >= min_score)
+    found = scores[proposal, label]
+    order = np.argsort(-found, kind="stable")
+    proposal, label, found = proposal[order], label[order], found[order]
     keep = suppress(corners[proposal], overlap, groups=label, limit=most)
-    return Boxes(corners[proposal[keep]], scores[keep], label[keep].astype(np.int64))
+    return Boxes(corners[proposal[keep]], found[keep], label[keep].astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -165,7 +183,7 @@ class LiteSelection:
 
     fewest: int = 10
     most: int = 36
-    confidence: float = 0.2
+    confidence: float = 0.02
     image_region: bool = True
     grid: bool = False
 
@@ -189,7 +207,7 @@ class LiteSelection:
 
 
 # Far below any confidence that is shown, but not so low that the suppression sees thousands of boxes.
-LEAST_SCORE = 0.005
+LEAST_SCORE = 0.0005
 
 
 class Seen(NamedTuple):
