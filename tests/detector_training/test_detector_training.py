@@ -21,7 +21,7 @@ from xlan.cli.main import app
 from xlan.config import load_detector_config
 from xlan.detector_training.build import marked_classes, repeated
 from xlan.detector_training.data import DetectionLoader, boxes_in_view
-from xlan.detector_training.evaluate import average_precision, proposal_recall
+from xlan.detector_training.evaluate import average_precision, fit_scores, proposal_recall
 from xlan.detector_training.losses import Targets, match, sample
 from xlan.detector_training.run import DetectorRun, DetectorSettings
 from xlan.errors import ConfigError, DataError, ModelError, TrainingError, WeightsError
@@ -262,8 +262,34 @@ def test_a_detector_learns_to_find_squares(
     assert last["AP50"] > 40
     assert last["recall100"] > 80
     detector = load_detector(tmp_path / "run" / "detector", regions=(1, 5), confidence=0.3)
-    found = detector.detect([detector.prepare(Image.open(tmp_path / "0.png"))])[0]
-    assert found.names[0] == "red"
+    found = detector.detect([detector.prepare(Image.open(tmp_path / f"{i}.png")) for i in range(12)])
+    right = [one.names[0] == CLASSES[i % 2] for i, one in enumerate(found)]
+    assert sum(right) >= 8  # by chance 6
+
+
+def test_scores_are_brought_to_the_share_that_is_right() -> None:
+    random = np.random.default_rng(0)
+    truth, found = [], []
+    for _ in range(400):
+        scores = np.sort(random.uniform(0.05, 0.95, 8)).astype(np.float32)[::-1]
+        corners = np.stack([np.arange(8) * 20, np.zeros(8), np.arange(8) * 20 + 10, np.full(8, 10)], axis=1)
+        right = random.uniform(size=8) < 1 / (1 + np.exp(-2 * np.log(scores / (1 - scores)) + 1))
+        boxes, labels = corners.astype(np.float32), np.zeros(8, np.int64)
+        found.append(Boxes(boxes, scores, labels))
+        truth.append((boxes[right], labels[right]))
+    slope, offset = fit_scores(truth, found)
+    assert slope == pytest.approx(2, abs=0.2)
+    assert offset == pytest.approx(-1, abs=0.2)
+
+
+def test_a_thing_is_found_once_and_only_by_its_class() -> None:
+    box = np.array([[0, 0, 10, 10]], np.float32)
+    twice = Boxes(np.repeat(box, 3, axis=0), np.array([0.9, 0.8, 0.7], np.float32), np.array([1, 0, 0]))
+    once = [(box, np.array([0]))]
+    # Right is the second alone: the first is of another class, the third comes too late.
+    fitted = fit_scores(once * 50, [twice] * 50, marked=(0,))
+    assert fitted == fit_scores(once * 50, [Boxes(*(part[1:] for part in twice))] * 50)
+    assert fit_scores(once, [Boxes(box, np.array([0.5], np.float32), np.array([0]))]) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("backbone", ["shared", "own"])
@@ -439,7 +465,8 @@ def test_the_command_trains_and_measures(config: Path, tmp_path: Path) -> None:
     assert result.stdout.strip() == str(tmp_path / "out" / "detector")
     assert load_detector(tmp_path / "out" / "detector").feature_dim == 24
     measured = json.loads(run_cli("detector", "evaluate", config).stdout)
-    assert measured.keys() == {"step", "pictures", "AP", "AP50", "AP75", "AR100", "recall100"}
+    scores = {"AP", "AP50", "AP75", "AR100", "recall100", "score_slope", "score_offset"}
+    assert measured.keys() == {"step", "pictures", *scores}
     assert (measured["step"], measured["pictures"]) == (2, 3)
 
 
