@@ -379,3 +379,14 @@ def test_pictures_of_odd_sizes(
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert (found["width"], found["height"]) == size
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+@pytest.mark.parametrize(("picture", "name"), [("chelsea.png", "cat"), ("motorcycle_left.png", "motorcycle")])
+def test_the_detector_that_comes_along_names_things_in_photos(picture: str, name: str, engine: str) -> None:
+    skimage = pytest.importorskip("skimage")
+    path = Path(skimage.__file__).parent / "data" / picture
+    done = run("detect", path, "--json", "--engine", engine)
+    (best, *_) = json.loads(done.stdout)["objects"]
+    assert best["name"] == name
+    assert best["score"] > 0.8

@@ -29,8 +29,12 @@ class EngineChoice(StrEnum):
 
 
 def detector_for_names(given: Path | None, model: Path | None) -> Path | None:
-    """The detector for an explanation: the one given, else the one in the model directory."""
+    """The detector for an explanation: the one given, else the one in the model directory, if it can run here."""
+    from xlan.engines.load import is_installed
     from xlan.pretrained import DETECTOR, SHIPPED
+    from xlan.vision.detector.directory_settings import LITE, is_detector_directory, read_settings
 
     own = (SHIPPED if model is None else model) / DETECTOR
-    return own if given is None and own.is_dir() else given
+    if given is not None or not is_detector_directory(own):
+        return given
+    return own if is_installed("torch") or read_settings(own).get("kind") == LITE else None
