@@ -245,6 +245,7 @@ def detector_directory(model_directory: Path, tmp_path_factory: pytest.TempPathF
         )
         torch.nn.init.zeros_(heads.class_of_hidden.weight)
         torch.nn.init.zeros_(heads.class_of_feature.weight)
+        torch.nn.init.constant_(heads.rpn_logits.bias, 3.0)  # type: ignore[arg-type]
         heads.class_of_hidden.bias.data = torch.tensor([2.0, -2.0, 0.0])
     folder = tmp_path_factory.mktemp("detectors") / "detector"
     save_lite(folder, LiteDetector(load_vision(vision)[0], heads), vision=vision)

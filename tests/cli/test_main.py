@@ -81,7 +81,7 @@ def test_wrong_usage_is_status_2():
 
 def test_a_command_that_needs_torch_says_what_to_install():
     code = (
-        "import sys; sys.modules['torch'] = None; sys.argv = ['xlan', 'detect', 'photo.png', '--detector', 'none']; "
+        "import sys; sys.modules['torch'] = None; sys.argv = ['xlan', 'import-detector', 'none.bin', '-o', 'none']; "
         "from xlan.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -132,10 +132,10 @@ def fit_scores(
             if marked is not None and label not in marked:
                 continue
             hits = np.where(free & (labels == label) & (overlap >= 0.5), overlap, 0.0)
-            right = bool(hits.max(initial=0.0) > 0)
-            if right:
+            hit = bool(hits.max(initial=0.0) > 0)
+            if hit:
                 free[int(hits.argmax())] = False
-            rows.append((float(score), right))
+            rows.append((float(score), hit))
     scores, right = np.array([row[0] for row in rows]), np.array([row[1] for row in rows], dtype=np.float64)
     if not 0 < right.sum() < len(right):
         return 1.0, 0.0

@@ -21,6 +21,7 @@ from xlan.vision.detector.lite_settings import (
     LiteFront,
     LiteSelection,
     Seen,
+    joined,
     kept_detections,
     kept_proposals,
 )
@@ -99,8 +100,8 @@ class OnnxLiteDetector(LiteFront):
         boxes, objectness = first.pop("rois"), first.pop("objectness")
         kept = kept_proposals(boxes, count=PROPOSALS)
         second = self._regions_of.run({**first, "rois": boxes[kept]})
-        scores = self.spec.score(second["probabilities"], objectness[kept])
+        scores = joined(second["probabilities"], objectness[kept])
         every = kept_detections(scores, second["corners"], min_score=LEAST_SCORE, most=self.most_found)
-        found = self.selection.chosen(every)
+        found = self.selection.chosen(every._replace(scores=self.spec.calibrated(every.scores)))
         features = self._features.run({"stride32": first["stride32"], "rois": found.boxes})["features"]
         return Seen(found, features, np.ascontiguousarray(first["stride32"][0].transpose(1, 2, 0)))

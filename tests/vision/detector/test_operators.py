@@ -39,7 +39,7 @@ def test_centred_anchors(ops: dict[str, Tensor]) -> None:
 
 def test_caffe_anchors(ops: dict[str, Tensor]) -> None:
     shapes = caffe_shapes((4, 8, 16, 32), (0.5, 1, 2))
-    assert torch.equal(shapes, ops["anchors_caffe.cell"])
+    assert torch.equal(torch.from_numpy(shapes), ops["anchors_caffe.cell"])
     assert torch.equal(torch.from_numpy(place(shapes, 3, 4, 16)), ops["anchors_caffe.grid_3x4"])
 
 

@@ -35,6 +35,7 @@ from xlan.vision.detector.lite_settings import (
     STRIDES,
     Boxes,
     LiteDetectorSpec,
+    joined,
     kept_detections,
     kept_proposals,
 )
@@ -224,7 +225,7 @@ class LiteDetector(nn.Module):
 
         Args:
             maps: of the pictures.
-            min_score: drop detections with a lower score.
+            min_score: drop detections with a lower score, before it is calibrated.
             most: detections of a picture.
             proposals: boxes that the second stage looks at.
             overlap: threshold of the suppression within a class.
@@ -241,8 +242,9 @@ class LiteDetector(nn.Module):
             part = slice(start, start + len(boxes))
             start += len(boxes)
             corners = clip(decode(boxes, deltas[part], weights=BOX_WEIGHTS), height=side, width=side)
-            every = self.spec.score(probabilities[part].numpy(), objectness.numpy())
-            result.append(kept_detections(every, corners.numpy(), min_score=min_score, most=most, overlap=overlap))
+            every = joined(probabilities[part].numpy(), objectness.numpy())
+            found = kept_detections(every, corners.numpy(), min_score=min_score, most=most, overlap=overlap)
+            result.append(found._replace(scores=self.spec.calibrated(found.scores)))
         return result
 
 

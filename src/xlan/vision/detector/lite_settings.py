@@ -50,8 +50,8 @@ class LiteDetectorSpec:
         hidden: width of the second stage.
         fine_sizes: sides of anchors on the map of stride 8, at an input of 256 pixels.
         coarse_sizes: sides of anchors on the map of stride 16.
-        score_slope: see `score`.
-        score_offset: see `score`.
+        score_slope: see `calibrated`.
+        score_offset: see `calibrated`.
     """
 
     network: str
@@ -109,15 +109,15 @@ class LiteDetectorSpec:
         """Boxes that start from one cell of a map."""
         return len(RATIOS) * len(self.fine_sizes)
 
-    def score(self, probabilities: Floats, objectness: Floats) -> Floats:
-        """How likely each of `[R, classes]` is right, of what both stages say: class probabilities, objectness `[R]`.
+    def calibrated(self, scores: Floats) -> Floats:
+        """Scores → the share of such detections that proved right.
 
-        Their geometric mean ranks best. Both learned from samples with more things than pictures have, so they promise
-        too much; slope and offset bring the logits to the share that proved right.
+        Both stages learn from samples with more things than pictures have, so what `joined` gives promises too much;
+        slope and offset of its logits were fitted on pictures with known boxes.
         """
-        mean = np.sqrt(probabilities * objectness[:, None]).astype(np.float64)
-        logits = np.log(np.maximum(mean, 1e-9)) - np.log(np.maximum(1 - mean, 1e-9))
-        right: Floats = (1 / (1 + np.exp(-self.score_slope * logits - self.score_offset))).astype(np.float32)
+        likely = np.clip(scores.astype(np.float64), 1e-9, 1 - 1e-9)
+        logits = self.score_slope * np.log(likely / (1 - likely)) + self.score_offset
+        right: Floats = (1 / (1 + np.exp(-logits))).astype(np.float32)
         return right
 
     def anchors(self) -> Floats:
@@ -149,6 +149,12 @@ def kept_proposals(boxes: Floats, *, count: int, overlap: float = PROPOSAL_OVERL
     large = np.flatnonzero(((boxes[:, 2:] - boxes[:, :2]) >= _SMALLEST_SIDE).all(axis=1))
     kept: npt.NDArray[np.int64] = large[suppress(boxes[large], overlap, limit=count)]
     return kept
+
+
+def joined(probabilities: Floats, objectness: Floats) -> Floats:
+    """The geometric mean of class probabilities `[R, classes]` and objectness `[R]`: what both stages think."""
+    mean: Floats = np.sqrt(probabilities * objectness[:, None])
+    return mean
 
 
 def kept_detections(scores: Floats, corners: Floats, *, min_score: float, most: int, overlap: float = OVERLAP) -> Boxes:
@@ -206,8 +212,8 @@ class LiteSelection:
         return Boxes(found.boxes[:count], found.scores[:count], found.classes[:count])
 
 
-# Far below any confidence that is shown, but not so low that the suppression sees thousands of boxes.
-LEAST_SCORE = 0.0005
+# Before calibration. Far below anything that is shown, but not so low that suppression sees thousands of boxes.
+LEAST_SCORE = 0.02
 
 
 class Seen(NamedTuple):
