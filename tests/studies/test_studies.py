@@ -17,9 +17,10 @@ from xlan.data.shapes import write_shapes
 from xlan.errors import ConfigError, DataError, TrainingError
 from xlan.model.spec import model_spec
 from xlan.studies.page import study_page
-from xlan.studies.runs import Run, best_rows, carry_out, first_stage, second_stage, shown
+from xlan.studies.runs import Run, best_rows, carry_out, cpu_places, first_stage, second_stage, shown
 from xlan.studies.schema import load_study, row_config
 from xlan.studies.table import Cell, Table, TableRow, as_markdown
+from xlan.threads import cores
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,11 +109,12 @@ def test_a_study_trains_resumes_and_compares(write: Callable[..., Path], tmp_pat
     study = load_study(path)
     runs = first_stage(study)
     lines: list[str] = []
-    carry_out(runs[:1], logs=tmp_path / "out" / "logs", tell=lines.append)
+    carry_out(runs[:1], logs=tmp_path / "out" / "logs", places=cpu_places(1), tell=lines.append)
     before = runs[0].predictions.stat().st_mtime_ns
 
-    result = CliRunner().invoke(app, ["study", str(path)], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["study", str(path), "--jobs", "2"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
+    assert f"wide, seed 1: training on {max(1, cores() // 2)} of {cores()} cores" in result.stderr
     assert "1 of 3 runs are finished already" in result.stderr
     assert runs[0].predictions.stat().st_mtime_ns == before  # a finished run is not repeated
     table = json.loads((tmp_path / "out" / "table.json").read_text())
@@ -139,12 +141,18 @@ def test_a_study_trains_resumes_and_compares(write: Callable[..., Path], tmp_pat
     assert all(f'model.init="{runs[0].folder.parent}' in " ".join(run.train) for run in second)
 
 
+def test_gpus_and_jobs_exclude_each_other(write: Callable[..., Path]) -> None:
+    result = CliRunner().invoke(app, ["study", str(write()), "--gpus", "0,1", "--jobs", "2"])
+    assert result.exit_code == 2
+    assert "give --gpus or --jobs, not both" in result.output
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(write: Callable[..., Path], tmp_path: Path) -> None:
     study = load_study(write(rows={"broken": {"set": {"data.vocab": "nowhere.json"}}, "plain": {}}, seeds=[1]))
     runs = first_stage(study)
     with pytest.raises(TrainingError, match=r"1 of 2 runs failed: broken, seed 1 .*broken-1\.log"):
-        carry_out(runs, logs=tmp_path / "logs", tell=lambda line: None)
+        carry_out(runs, logs=tmp_path / "logs", places=cpu_places(1), tell=lambda line: None)
     assert [run.is_done() for run in runs] == [False, True]
     assert "nowhere.json" in (tmp_path / "logs" / "broken-1.log").read_text()
 

@@ -10,9 +10,13 @@ import typer
 
 def study(
     config: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study: a recipe, rows and seeds.")],
-    gpus: Annotated[
-        str, typer.Option(metavar="NAMES", help="Train on these GPUs, one run on each: 0,1,2. Else one run at a time.")
-    ] = "",
+    gpus: Annotated[str, typer.Option(metavar="NAMES", help="Train on these GPUs, one run on each: 0,1,2.")] = "",
+    jobs: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Without --gpus: runs at once, which share the processor's cores evenly."
+        ),
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check the study and print its commands; * marks finished runs.")
     ] = False,
@@ -27,7 +31,7 @@ def study(
     """
     from xlan.files import write_json, write_text
     from xlan.studies.page import study_page
-    from xlan.studies.runs import carry_out, first_stage, second_stage, shown
+    from xlan.studies.runs import carry_out, cpu_places, first_stage, gpu_places, second_stage, shown
     from xlan.studies.schema import load_study
     from xlan.studies.table import as_markdown, score_table
 
@@ -47,12 +51,15 @@ def study(
         typer.echo(line, err=True)
 
     names = [name.strip() for name in gpus.split(",") if name.strip()]
+    if names and jobs > 1:
+        raise typer.BadParameter("give --gpus or --jobs, not both: every GPU has one run at a time")
+    places = gpu_places(names) if names else cpu_places(jobs)
     if not table:
-        carry_out(runs, logs=folder / "logs", gpus=names, tell=tell)
+        carry_out(runs, logs=folder / "logs", places=places, tell=tell)
     if all(run.is_done() for run in runs):
         more = second_stage(wanted, runs)
         if more and not table:
-            carry_out(more, logs=folder / "logs", gpus=names, tell=tell)
+            carry_out(more, logs=folder / "logs", places=places, tell=tell)
         runs += more
     finished = [run for run in runs if run.is_done()]
     if len(finished) < len(runs):

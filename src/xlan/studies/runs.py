@@ -23,6 +23,7 @@ from xlan.config.schema import RunConfig
 from xlan.errors import DataError, TrainingError
 from xlan.files import read_json_lines
 from xlan.studies.schema import StudyConfig, as_overrides, overrides
+from xlan.threads import cores
 
 
 @dataclass(frozen=True)
@@ -143,13 +144,39 @@ def shown(command: Sequence[str]) -> str:
     return shlex.join(["xlan", *command[3:]])
 
 
-def carry_out(runs: Sequence[Run], *, logs: Path, gpus: Sequence[str] = (), tell: Callable[[str], None]) -> None:
-    """Train and caption every run that is not done, one at a time or one per GPU.
+@dataclass(frozen=True)
+class Place:
+    """Where one run at a time is carried out.
+
+    Attributes:
+        name: what is told of it, such as "GPU 0".
+        environment: the variables that keep a child process to it.
+    """
+
+    name: str
+    environment: dict[str, str]
+
+
+def gpu_places(names: Sequence[str]) -> list[Place]:
+    """One place on each GPU, by its name for CUDA_VISIBLE_DEVICES."""
+    return [Place(f"GPU {name}", {"CUDA_VISIBLE_DEVICES": name}) for name in names]
+
+
+def cpu_places(count: int) -> list[Place]:
+    """Places that share the processor: each has an equal part of its cores, and at least one."""
+    if count == 1:
+        return [Place("", {})]
+    threads = max(1, cores() // count)
+    return [Place(f"{threads} of {cores()} cores", {"OMP_NUM_THREADS": str(threads)})] * count
+
+
+def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell: Callable[[str], None]) -> None:
+    """Train and caption every run that is not done, one at a time in each place.
 
     Args:
         runs: in the order in which they are begun.
         logs: folder for what the child processes print.
-        gpus: names for CUDA_VISIBLE_DEVICES, one run at a time on each; none for one run at a time.
+        places: where to train, at least one.
         tell: called with a line when something begins or ends.
 
     Raises:
@@ -159,20 +186,20 @@ def carry_out(runs: Sequence[Run], *, logs: Path, gpus: Sequence[str] = (), tell
     if len(todo) < len(runs):
         tell(f"{len(runs) - len(todo)} of {len(runs)} runs are finished already")
     logs.mkdir(parents=True, exist_ok=True)
-    free: Queue[str | None] = Queue()
-    for gpu in gpus or (None,):
-        free.put(gpu)
+    free: Queue[Place] = Queue()
+    for place in places:
+        free.put(place)
     began, done, failed = time.monotonic(), 0, []
 
     def one(run: Run) -> bool:
-        gpu = free.get()
+        place = free.get()
         try:
-            tell(f"{run.name}: training" + (f" on GPU {gpu}" if gpu is not None else ""))
-            return all(_call(command, run, logs, gpu) for command in (run.train, run.predict))
+            tell(f"{run.name}: training" + (f" on {place.name}" if place.name else ""))
+            return all(_call(command, run, logs, place) for command in (run.train, run.predict))
         finally:
-            free.put(gpu)
+            free.put(place)
 
-    with ThreadPoolExecutor(max(1, len(gpus))) as pool:
+    with ThreadPoolExecutor(len(places)) as pool:
         futures = [(run, pool.submit(one, run)) for run in todo]
         try:
             for run, future in futures:
@@ -196,8 +223,8 @@ def _log_of(run: Run, logs: Path) -> Path:
     return logs / f"{run.folder.name}.log"
 
 
-def _call(command: Sequence[str], run: Run, logs: Path, gpu: str | None) -> bool:
-    environment = {**os.environ, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
+def _call(command: Sequence[str], run: Run, logs: Path, place: Place) -> bool:
+    environment = {**os.environ, **place.environment}
     with _log_of(run, logs).open("a", encoding="utf-8") as log:
         log.write(f"$ {shown(command)}\n")
         log.flush()
