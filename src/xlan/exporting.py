@@ -27,7 +27,7 @@ from xlan.options import CaptionOptions
 from xlan.pretrained import FAMILIAR, VISION, WEIGHTS, WORD_HEAD, ModelDirectory, read_model_directory
 from xlan.types import Regions
 from xlan.vision.familiar import Familiar
-from xlan.vision.grid_settings import VisionFile, read_vision
+from xlan.vision.grid_settings import VisionFile, read_vision, trained_sizes
 from xlan.vision.words import WordHead
 from xlan.wording import request_of
 
@@ -106,7 +106,8 @@ def export_model(
     target = Path(output)
     check_place(target, replace=replace)
     found = read_model_directory(directory, verify=True)
-    vision = read_vision(found.extras[VISION]) if VISION in found.extras else None
+    sizes = trained_sizes(found.features)
+    vision = read_vision(found.extras[VISION], **sizes) if VISION in found.extras else None
     pixels = _prepared(vision, pictures)
     try:
         theirs = load(directory, engine="torch")

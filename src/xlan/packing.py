@@ -29,7 +29,7 @@ from xlan.pretrained import (
 )
 from xlan.text.vocab import Vocabulary
 from xlan.vision.familiar import EXAMPLES, Familiar
-from xlan.vision.grid_settings import read_vision
+from xlan.vision.grid_settings import read_vision, trained_sizes
 from xlan.vision.regions import check_same_extractor
 from xlan.vision.store import FeatureStore
 from xlan.vision.words import WordHead
@@ -113,7 +113,7 @@ def pack_model(
     extras: dict[str, os.PathLike[str] | str | bytes] = dict(trained.extras)
     if vision is not None:
         if detector is None:
-            file = read_vision(vision)
+            file = read_vision(vision, **trained_sizes(trained.features))
             made_by = file.settings.describe(file.digest)
             check_same_extractor(trained.features, made_by, model=str(model), features=str(vision))
         extras[VISION] = vision

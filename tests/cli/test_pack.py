@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
+from xlan.errors import WeightsError
+from xlan.exporting import export_model
 from xlan.model.build import build_model
 from xlan.pipeline import Captioner
 from xlan.pretrained import from_pretrained, save_pretrained
@@ -68,12 +70,51 @@ def test_vision_that_did_not_make_the_features_is_refused(model_directory: Path,
     loaded = from_pretrained(model_directory)
     vision, weights = model_directory / "vision.safetensors", loaded.model.state_dict()
     right = GridExtractor.load(vision).description
-    for features, status in ((right, 0), ({**right, "weights": "sha256:0000"}, 1), ({**right, "cells": 3}, 1)):
+    for features, status in ((right, 0), ({**right, "weights": "sha256:0000"}, 1)):
         save_pretrained(tmp_path / "model", loaded.model.spec, weights, loaded.vocabulary, features=features)
         found, said = pack(tmp_path / "model", "--vision", vision, "--force", "-o", tmp_path / "whole")
         assert found == status, said
     assert "comes from another network than" in said
-    assert "cells None instead of 3" in said
+    assert "weights sha256:" in said
+
+
+@pytest.fixture
+def larger(model_directory: Path, tmp_path: Path) -> Path:
+    """A model whose training features come from larger pictures and another grid than its vision file says."""
+    loaded = from_pretrained(model_directory)
+    vision, weights = model_directory / "vision.safetensors", loaded.model.state_dict()
+    features = GridExtractor.load(vision, input_size=96, cells=2).description
+    save_pretrained(tmp_path / "model", loaded.model.spec, weights, loaded.vocabulary, features=features)
+    assert pack(tmp_path / "model", "--vision", vision, "--full", "-o", tmp_path / "whole")[0] == 0
+    return tmp_path / "whole"
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch", "export"])
+def test_pictures_are_seen_at_the_size_of_the_training_features(
+    larger: Path, model_directory: Path, tmp_path: Path, engine: str
+) -> None:
+    if engine == "export":
+        export_model(larger, tmp_path / "export")
+    opened = (
+        Captioner.from_pretrained(tmp_path / "export")
+        if engine == "export"
+        else Captioner.from_pretrained(larger, engine=engine)
+    )
+    extractor = GridExtractor.load(model_directory / "vision.safetensors", input_size=96, cells=2)
+    [expected] = extract_regions(extractor, [noise(0)])
+    assert opened.extractor is not None
+    [found] = extract_regions(opened.extractor, [noise(0)])
+    assert len(found) == 5
+    np.testing.assert_allclose(found.features, expected.features, atol=1e-3)
+
+
+def test_settings_that_cannot_be_are_refused(larger: Path) -> None:
+    about = json.loads((larger / "config.json").read_text())
+    about["features"]["input_size"] = "wide"
+    (larger / "config.json").write_text(json.dumps(about))
+    for engine in ("onnx", "torch"):
+        with pytest.raises(WeightsError, match=r"vision.safetensors: cannot be used with .*'input_size': 'wide'"):
+            Captioner.from_pretrained(larger, engine=engine)
 
 
 def test_vision_of_another_width_is_refused(model_directory: Path, tmp_path: Path) -> None:

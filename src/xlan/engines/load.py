@@ -34,6 +34,7 @@ from xlan.text.vocab import Vocabulary
 from xlan.vision.detector.directory_settings import LITE, detector_options, read_settings
 from xlan.vision.detector.lite_settings import LiteSelection
 from xlan.vision.familiar import Familiar
+from xlan.vision.grid_settings import trained_sizes
 from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
 from xlan.vision.regions import RegionExtractor
 from xlan.vision.words import WordHead
@@ -214,7 +215,9 @@ def _onnx(found: ModelDirectory, threads: int | None, precision: Precision) -> L
     from xlan.engines.onnx_weights import MappedWeights
 
     # The network with the most to convert comes first: what it leaves free serves those that follow.
-    extractor = OnnxGridExtractor.load(found.extras[VISION], threads=threads) if VISION in found.extras else None
+    extractor = None
+    if VISION in found.extras:
+        extractor = OnnxGridExtractor.load(found.extras[VISION], threads=threads, **trained_sizes(found.features))
     source = str(found.path / WEIGHTS)
     weights = MappedWeights(source)
     graphs = captioner_graphs(found.spec, weights, precision=precision, source=source)
@@ -282,12 +285,15 @@ def _torch(found: ModelDirectory, device: str, threads: int | None, *, bf16: boo
     if threads is not None:
         torch.set_num_threads(threads)
     where = torch_device(device)
+    extractor = None
+    if VISION in found.extras:
+        extractor = GridExtractor.load(found.extras[VISION], **trained_sizes(found.features)).to(where)
     return Loaded(
         engine=TorchEngine(
             load_model(found, device=where, dtype=torch.bfloat16 if bf16 else None), found.vocabulary.special
         ),
         vocabulary=found.vocabulary,
-        extractor=GridExtractor.load(found.extras[VISION]).to(where) if VISION in found.extras else None,
+        extractor=extractor,
         judge=judge_of(found.extras),
         identity=found.identity,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -30,13 +31,15 @@ class OnnxGridExtractor(GridFront):
         self._session = session
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> OnnxGridExtractor:
-        """With the weights and settings of a `vision.safetensors`; `threads` as for `OnnxSession`.
+    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None, **changes: Any) -> OnnxGridExtractor:
+        """With the weights and settings of a `vision.safetensors`; `changes` replace single settings.
+
+        `threads` as for `OnnxSession`.
 
         Raises:
             WeightsError: missing, damaged, or tensors that do not fit the network it names.
         """
-        file = read_vision(path)
+        file = read_vision(path, **changes)
         weights = MappedWeights(path)
         graph = vision_graph(replace(file, weights=weights), precision="stored", source=str(path))
         session = OnnxSession.of_graph(graph, "vision", source=str(path), threads=threads)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -67,8 +66,8 @@ class GridExtractor(GridFront):
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changes: Any) -> GridExtractor:
         """With the weights and settings of a file that `save` wrote; `changes` replace single settings."""
-        network, settings, digest = load_vision(path)
-        return cls(network, GridSettings(**{**asdict(settings), **changes}), weights_name=digest)
+        network, settings, digest = load_vision(path, **changes)
+        return cls(network, settings, weights_name=digest)
 
     def to(self, device: torch.device | str) -> GridExtractor:
         """This extractor, computing on another device; regions are numpy all the same."""
@@ -120,12 +119,15 @@ def save_vision(path: str | os.PathLike[str], network: efficientnet.EfficientNet
         save_file(tensors, temporary, metadata=header)
 
 
-def load_vision(path: str | os.PathLike[str]) -> tuple[efficientnet.EfficientNetLite, GridSettings, str]:
+def load_vision(
+    path: str | os.PathLike[str], **changes: Any
+) -> tuple[efficientnet.EfficientNetLite, GridSettings, str]:
     """Read what `save_vision` wrote: folded network (float32), settings, and a hash of the file.
 
     Raises:
-        WeightsError: missing, damaged, of another format, or tensors that do not fit the network it names.
+        WeightsError: missing, damaged, of another format, or tensors that do not fit the network it names; or
+            `changes`, which replace single settings, cannot be.
     """
-    file = read_vision(path)
+    file = read_vision(path, **changes)
     weights = {name: torch.from_numpy(array).float() for name, array in file.weights.items()}
     return efficientnet.load_folded(file.settings.network, weights, str(path)), file.settings, file.digest

@@ -76,6 +76,18 @@ class GridSettings:
         except (ValueError, TypeError, KeyError) as error:
             raise WeightsError(f"{source}: its settings cannot be read: {error}") from None
 
+    def changed(self, changes: Mapping[str, Any], source: str) -> GridSettings:
+        """With some settings replaced; `source` names the file in error messages.
+
+        Raises:
+            WeightsError: they cannot be.
+        """
+        try:
+            values = {**asdict(self), **changes}
+            return GridSettings(**{**values, "levels": tuple(values["levels"])})
+        except (ModelError, ValueError, TypeError) as error:
+            raise WeightsError(f"{source}: cannot be used with {dict(changes)}: {error}") from None
+
     def to_json(self) -> str:
         """The settings as JSON."""
         return json.dumps(asdict(self))
@@ -154,18 +166,30 @@ class VisionFile:
     digest: str
 
 
-def read_vision(path: str | os.PathLike[str]) -> VisionFile:
-    """Read what `xlan.vision.grid.save_vision` wrote.
+def trained_sizes(features: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with which a captioner's training features were extracted, as changes for `read_vision`.
+
+    They may differ from those in the vision file: `xlan features extract` takes a larger input or another grid.
+
+    Args:
+        features: description of the extractor, as model directories keep it; empty when it is not known.
+    """
+    names = ("input_size", "levels", "cells", "image_region")
+    return {name: features[name] for name in names if name in features} if features.get("extractor") == "grid" else {}
+
+
+def read_vision(path: str | os.PathLike[str], **changes: Any) -> VisionFile:
+    """Read what `xlan.vision.grid.save_vision` wrote; `changes` replace single settings of it.
 
     Raises:
-        WeightsError: missing, damaged, or of another format.
+        WeightsError: missing, damaged, of another format, or settings that cannot be.
     """
     source = Path(path)
     tensors, header = read_tensors(source, max_bytes=MAX_VISION_BYTES)
     if header.get("format") != VISION_FORMAT or header.get("version") != str(VISION_VERSION):
         got = f"{header.get('format')} {header.get('version')}"
         raise WeightsError(f"{source}: expected a file of format {VISION_FORMAT} {VISION_VERSION}, got {got}")
-    settings = GridSettings.from_json(header.get("settings", ""), source=str(source))
+    settings = GridSettings.from_json(header.get("settings", ""), source=str(source)).changed(changes, str(source))
     for name, tensor in tensors.items():
         if tensor.dtype.kind != "f" or not np.isfinite(tensor).all():
             raise WeightsError(f"{source}: {name} has values that are not finite numbers; the file is damaged")
