@@ -147,6 +147,15 @@ def test_gpus_and_jobs_exclude_each_other(write: Callable[..., Path]) -> None:
     assert "give --gpus or --jobs, not both" in result.output
 
 
+def test_rows_can_be_chosen_by_name(write: Callable[..., Path]) -> None:
+    one = CliRunner().invoke(app, ["study", str(write()), "--dry-run", "--rows", "wide"])
+    assert one.output.count("xlan train") == 1
+    assert "wide-1" in one.output
+    none = CliRunner().invoke(app, ["study", str(write()), "--dry-run", "--rows", "wide,deep"])
+    assert none.exit_code == 2
+    assert "has no row 'deep'; it has plain, wide" in " ".join(none.output.replace("│", " ").split())
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(write: Callable[..., Path], tmp_path: Path) -> None:
     study = load_study(write(rows={"broken": {"set": {"data.vocab": "nowhere.json"}}, "plain": {}}, seeds=[1]))

@@ -17,6 +17,10 @@ def study(
             metavar="N", min=1, help="Without --gpus: runs at once, which share the processor's cores evenly."
         ),
     ] = 1,
+    rows: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="Train only these rows now: base,4x. The table has all that is finished."),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check the study and print its commands; * marks finished runs.")
     ] = False,
@@ -38,8 +42,12 @@ def study(
     wanted = load_study(config)
     folder = Path(wanted.output)
     runs = first_stage(wanted)
+    chosen = _split(rows) or list(wanted.rows)
+    if unknown := [name for name in chosen if name not in wanted.rows]:
+        known = ", ".join(wanted.rows)
+        raise typer.BadParameter(f"{config} has no row {unknown[0]!r}; it has {known}", param_hint="--rows")
     if dry_run:
-        for run in runs:
+        for run in (run for run in runs if run.row in chosen):
             for command in (run.train, run.predict):
                 typer.echo(f"{'*' if run.is_done() else ' '} {shown(command)}")
         if wanted.then is not None:
@@ -50,12 +58,12 @@ def study(
     def tell(line: str) -> None:
         typer.echo(line, err=True)
 
-    names = [name.strip() for name in gpus.split(",") if name.strip()]
+    names = _split(gpus)
     if names and jobs > 1:
         raise typer.BadParameter("give --gpus or --jobs, not both: every GPU has one run at a time")
     places = gpu_places(names) if names else cpu_places(jobs)
     if not table:
-        carry_out(runs, logs=folder / "logs", places=places, tell=tell)
+        carry_out([run for run in runs if run.row in chosen], logs=folder / "logs", places=places, tell=tell)
     if all(run.is_done() for run in runs):
         more = second_stage(wanted, runs)
         if more and not table:
@@ -71,3 +79,7 @@ def study(
     write_text(folder / "study.html", study_page(config.stem, result, finished))
     typer.echo(text, nl=False)
     tell(f"the curves are in {folder / 'study.html'}")
+
+
+def _split(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
