@@ -1,8 +1,9 @@
 """The card of the shipped model, from what runs/shipped_model.sh left in a folder.
 
-    python runs/shipped_card.py FOLDER runs/mistakes.json > card.md
+    python runs/shipped_card.py FOLDER runs/mistakes.json runs/stages.json > card.md
 
-The mistakes were counted by a person reading captions beside photos; everything else is computed.
+The mistakes were counted by a person reading captions beside photos; everything else is computed. `stages.json` keeps
+what the card says of each stage: a stage whose run is in the folder is written into it, one that is not is taken from it.
 """
 
 # ruff: noqa: E501 - lines of a table cannot be broken
@@ -14,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from xlan.files import read_json_lines
-from xlan.pretrained import from_pretrained
-from xlan.vision.grid import load_vision
+from xlan.files import read_json_lines, write_json
+from xlan.pretrained import VISION, WORD_HEAD, read_model_directory
+from xlan.vision.grid_settings import read_vision, trained_sizes
 from xlan.vision.words import WordHead
 
 CARD = """# The model that comes with xlan
@@ -29,7 +30,7 @@ X-LAN (*X-Linear Attention Networks for Image Captioning*, CVPR 2020; released f
 | captioner | {parameters:.1f} M parameters, {words:,} words (those seen at least 10 times in the training captions) |
 | vision | {network} at {pixels} × {pixels} pixels, from ImageNet weights, trained to name {named:,} caption words and 80 kinds of things |
 | training data | {train:,} COCO photos with five captions each (Karpathy's train + restval as far as at hand), 256 × 256 pixels |
-| training | started from a model of a fifth of these photos; cross-entropy ({xe_steps:,} steps of 16 photos with 3 captions, {xe_minutes:.0f} minutes), then self-critical with CIDEr-D and BLEU-4 ({scst_steps:,} steps of 16 photos with 5 samples, {scst_minutes:.0f} minutes) |
+| training | started from a model of a fifth of these photos; cross-entropy ({xe_steps:,} steps of 16 photos with 3 captions, {xe_minutes:.0f} minutes), then self-critical with CIDEr-D and BLEU-4 ({scst_steps:,} steps of 16 photos with 5 samples, {scst_minutes:.0f} minutes; the second half on one core and with features of 288 instead of 256 pixels) |
 | made by | `runs/shipped_model.sh`, on two CPU cores |
 
 ## Scores
@@ -39,7 +40,7 @@ not equal to them), beam 3, in percent:
 
 {table}
 
-The commands, for `STAGE` = `xe` and `scst`:
+The commands, for `STAGE` = `xe`, `scst` and `larger` (for which the features are `out/shipped/features288`):
 
 ```sh
 xlan predict out/shipped/STAGE/last --captions data/coco/dataset_coco.json --features out/shipped/features -o STAGE.json --skip-missing
@@ -53,7 +54,7 @@ captions of validation photos and drawn pictures. On the test photos its expecte
 single words (ten bins of equal count); its rank correlation with the caption's own CIDEr is {rank:.2f}.
 
 ```sh
-xlan confidence check out/shipped/model --captions data/coco/dataset_coco.json --features out/shipped/features --split test
+xlan confidence check out/shipped/model --captions data/coco/dataset_coco.json --features out/shipped/features288 --split test
 ```
 
 ## What it gets wrong
@@ -70,35 +71,36 @@ The captions of COCO are CC BY 4.0; its photos are their photographers' and are 
 weights of EfficientNet-Lite are Apache 2.0.
 """
 ROWS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE-spaCy")
-STAGES = {"xe": "cross-entropy", "scst": "self-critical (this model)"}
+STAGES = {"xe": "cross-entropy", "scst": "self-critical", "larger": "self-critical, larger pictures (this model)"}
 NETWORKS = {"efficientnet-lite0": "EfficientNet-Lite0", "efficientnet-lite2": "EfficientNet-Lite2"}
 
 
-def main(out: Path, mistakes: Path) -> None:
+def main(out: Path, mistakes: Path, stages: Path) -> None:
     """Print the card."""
-    model = from_pretrained(out / "scst" / "last")
-    _, vision, _ = load_vision(out / "vision" / "vision.safetensors")
-    table, images = scores(out)
+    model = read_model_directory(out / "model")
+    vision = read_vision(out / "model" / VISION, **trained_sizes(model.features)).settings
     found = json.loads((out / "confidence.json").read_text(encoding="utf-8"))
     calibration = json.loads((out / "model" / "confidence.json").read_text(encoding="utf-8"))
-    named = WordHead.load(out / "vision" / "words.safetensors").words
-    spec = model.model.spec
-    first, xe, scst = (run(out / stage) for stage in ("first", *STAGES))
+    named = WordHead.load(out / "model" / WORD_HEAD).words
+    known = json.loads(stages.read_text(encoding="utf-8"))
+    known |= {stage: run(out, stage) for stage in ("first", *STAGES) if (out / stage / "log.jsonl").is_file()}
+    write_json(stages, known)
+    first, xe, scst, larger = (known[stage] for stage in ("first", *STAGES))
     card = CARD.format(
-        dim=spec.dim,
-        depth=getattr(spec, "depth", 0),
+        dim=model.spec.dim,
+        depth=getattr(model.spec, "depth", 0),
         network=NETWORKS[vision.network],
         pixels=vision.input_size,
-        parameters=sum(p.numel() for p in model.model.parameters()) / 1e6,
+        parameters=sum(weight.numel() for weight in model.weights().values()) / 1e6,
         words=len(model.vocabulary),
         named=len(named),
         train=xe["images"],
         xe_steps=first["steps"] + xe["steps"],
         xe_minutes=first["minutes"] + xe["minutes"],
-        scst_steps=scst["steps"],
-        scst_minutes=scst["minutes"],
-        images=images,
-        table=table,
+        scst_steps=scst["steps"] + larger["steps"],
+        scst_minutes=scst["minutes"] + larger["minutes"],
+        images=larger["tested"],
+        table=table(known),
         fitted=calibration["fitted_on"],
         caption_error=found["captions"]["error"],
         word_error=found["words"]["error"],
@@ -108,26 +110,31 @@ def main(out: Path, mistakes: Path) -> None:
     sys.stdout.write(card)
 
 
-def scores(out: Path) -> tuple[str, int]:
-    """The table of scores, and how many pictures they are from."""
-    lines, images = [f"| | {' | '.join(ROWS)} | bad endings |", "|---" * (len(ROWS) + 2) + "|"], 0
+def table(known: dict[str, Any]) -> str:
+    """The scores of every stage."""
+    lines = [f"| | {' | '.join(ROWS)} | bad endings |", "|---" * (len(ROWS) + 2) + "|"]
     for stage, name in STAGES.items():
-        values = json.loads((out / f"{stage}.scores.json").read_text(encoding="utf-8"))
-        bad = [record["bad_ending"] for record in read_json_lines(out / f"{stage}.images.jsonl")]
-        images = len(bad)
-        row = [*(values[metric] for metric in ROWS), sum(bad) / len(bad)]
-        lines.append(f"| {name} | {' | '.join(f'{100 * value:.1f}' for value in row)} |")
-    return "\n".join(lines), images
+        values = [known[stage]["scores"][metric] for metric in (*ROWS, "bad endings")]
+        lines.append(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")
+    return "\n".join(lines)
 
 
-def run(folder: Path) -> dict[str, Any]:
-    """Images, steps and minutes of a training run, from its log; pauses of more than five minutes are left out."""
-    records = list(read_json_lines(folder / "log.jsonl"))
+def run(out: Path, stage: str) -> dict[str, Any]:
+    """Images, steps, minutes and scores of a stage; pauses of more than five minutes are left out."""
+    records = list(read_json_lines(out / stage / "log.jsonl"))
     times = [record["time"] for record in records]
     seconds = sum(b - a for a, b in itertools.pairwise(times) if b - a < 300)
-    steps = max(record.get("step", 0) for record in records)
-    images = next(record["train_images"] for record in records if record["kind"] == "start")
-    return {"images": images, "steps": steps, "minutes": seconds / 60}
+    said: dict[str, Any] = {
+        "images": next(record["train_images"] for record in records if record["kind"] == "start"),
+        "steps": max(record.get("step", 0) for record in records),
+        "minutes": round(seconds / 60, 1),
+    }
+    if stage in STAGES:
+        values = json.loads((out / f"{stage}.scores.json").read_text(encoding="utf-8"))
+        bad = [record["bad_ending"] for record in read_json_lines(out / f"{stage}.images.jsonl")]
+        percent = {metric: round(100 * values[metric], 2) for metric in ROWS}
+        said |= {"tested": len(bad), "scores": {**percent, "bad endings": round(100 * sum(bad) / len(bad), 2)}}
+    return said
 
 
 def counted(mistakes: dict[str, Any]) -> str:
@@ -138,4 +145,4 @@ def counted(mistakes: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

@@ -212,7 +212,11 @@ class TrainConfig(Section):
     )
     scheduled_sampling: ScheduledSamplingConfig | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    max_steps: int | None = Field(default=None, ge=1, description="stop after this many steps, whatever the epoch")
+    max_steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="stop after this many steps, whatever the epoch; the learning rate follows the plan of all epochs",
+    )
 
     @model_validator(mode="before")
     @classmethod
