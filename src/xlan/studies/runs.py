@@ -117,12 +117,13 @@ def _run(study: StudyConfig, row: str, seed: int, folder: Path, recipe: str, cha
     files = ("--captions", data.captions, "--features", data.features, "-o", str(predictions))
     how = ("--split", scoring.split, "--beams", str(scoring.beams), "--max-length", str(scoring.max_length))
     limit = ("--max-regions", str(data.max_regions)) if data.max_regions is not None else ()
+    skip = ("--skip-missing",) if data.missing == "skip" else ()
     return Run(
         row=row,
         seed=seed,
         folder=folder,
         train=(*command, "train", recipe, *changes, "--resume", "auto"),
-        predict=(*command, "predict", str(folder / "best"), *files, *how, *limit),
+        predict=(*command, "predict", str(folder / "best"), *files, *how, *limit, *skip),
         predictions=predictions,
     )
 
