@@ -101,6 +101,12 @@ def test_commands_are_those_a_user_types(write: Callable[..., Path]) -> None:
     assert shown(run.train).startswith("xlan train ")
     assert """'model.options={"dim": 48}'""" in shown(run.train)
     assert shown(run.predict).startswith("xlan predict ")
+    assert "--skip-missing" not in run.predict
+
+
+def test_pictures_without_features_are_skipped_in_captioning_as_in_training(write: Callable[..., Path]) -> None:
+    [run, *_] = first_stage(load_study(write(set={"data.missing": "skip"})))
+    assert "--skip-missing" in run.predict
 
 
 @pytest.mark.slow
