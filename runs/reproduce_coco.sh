@@ -14,3 +14,6 @@ train "configs/coco/$model.yaml"
 train "configs/coco/${model}_scst.yaml"
 xlan report "out/coco/$model"
 xlan report "out/coco/${model}_scst"
+xlan predict "out/coco/${model}_scst/best" --captions data/coco/dataset_coco.json --features data/coco/features \
+  --split test -o "out/coco/${model}_scst/test.json"
+xlan evaluate "out/coco/${model}_scst/test.json" data/coco/dataset_coco.json

@@ -92,7 +92,7 @@ def main(out: Path, mistakes: Path, stages: Path) -> None:
         network=NETWORKS[vision.network],
         pixels=vision.input_size,
         parameters=sum(weight.numel() for weight in model.weights().values()) / 1e6,
-        words=len(model.vocabulary),
+        words=len(model.vocabulary) - 4,  # padding, start, end, unknown
         named=len(named),
         train=xe["images"],
         xe_steps=first["steps"] + xe["steps"],

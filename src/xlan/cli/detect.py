@@ -29,9 +29,7 @@ def detect(
     ],
     detector: Annotated[
         Path | None,
-        typer.Option(
-            help="Detector directory; without it, the detector that comes with xlan, if this version has one."
-        ),
+        typer.Option(help="Detector directory; without it, the detector that comes with xlan."),
     ] = None,
     min_score: Annotated[float, typer.Option(help="Leave out detections with a lower score.", min=0.0, max=1.0)] = 0.3,
     most: Annotated[int, typer.Option(help="Most boxes per picture.", min=1, max=1000)] = 36,

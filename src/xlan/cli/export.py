@@ -47,7 +47,11 @@ def export(
         bool, typer.Option("--fp16", help="Store weights in 16 bits: half the size, the same captions.")
     ] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Store weights and compute in 8 bits: a quarter of the size, and faster.")
+        bool,
+        typer.Option(
+            "--int8",
+            help="Store weights and compute in 8 bits: a third of the size (a quarter with --calibrate), and faster.",
+        ),
     ] = False,
     calibrate: Annotated[
         list[str] | None,

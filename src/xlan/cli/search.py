@@ -66,7 +66,7 @@ def search(
 
     The first search indexes every photo, which may take a while; if you interrupt it with Ctrl-C, the next search
     continues. Later searches index only new and changed photos. The score says how much better the sentence fits a
-    photo than any photo of the folder (0 is a photo like the others): best first. The folder is only read.
+    photo than an average photo of the folder, which has 0: best first. The folder is only read.
     """
     from xlan.search.index import BusyIndexError
     from xlan.search.index import forget as forget_indexes
