@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from xlan.cli.main import app
 from xlan.config import load_config
+from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
 from xlan.errors import ConfigError, DataError, TrainingError
 from xlan.model.spec import model_spec
@@ -145,6 +146,60 @@ def test_a_study_trains_resumes_and_compares(write: Callable[..., Path], tmp_pat
     second = second_stage(load_study(write(then=then)), runs)
     assert {run.row for run in second} == {f"{best_rows(runs, 1)[0]}+"}
     assert all(f'model.init="{runs[0].folder.parent}' in " ".join(run.train) for run in second)
+
+
+def write_predictions(run: Run, shapes: Path) -> None:
+    """Captions as `xlan predict` leaves them, without training."""
+    test = load_captions(shapes / "captions.jsonl").split("test")
+    run.folder.mkdir(parents=True)
+    run.predictions.write_text(json.dumps([{"image_id": image.id, "caption": image.captions[0]} for image in test]))
+
+
+def test_a_table_of_nothing_says_so(write: Callable[..., Path]) -> None:
+    result = CliRunner().invoke(app, ["study", str(write()), "--table"])
+    assert isinstance(result.exception, DataError)
+    assert "no run of the study is finished yet" in str(result.exception)
+
+
+def test_a_table_without_the_row_to_compare_with_has_no_intervals(
+    write: Callable[..., Path], shapes: Path, tmp_path: Path
+) -> None:
+    path = write()
+    [wide] = [run for run in first_stage(load_study(path)) if run.row == "wide"]
+    write_predictions(wide, shapes)
+    result = CliRunner().invoke(app, ["study", str(path), "--table"], catch_exceptions=False)
+    assert result.exit_code == 0
+    [row] = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]
+    assert row["name"] == "wide"
+    assert row["cells"]["CIDEr"]["low"] is None
+
+
+def test_captions_of_another_search_do_not_count(write: Callable[..., Path], shapes: Path) -> None:
+    [run, *_] = first_stage(load_study(write()))
+    write_predictions(run, shapes)
+    run.said.write_text(shown(run.predict))
+    assert run.is_done()
+    wider = {"metrics": ["cider"], "beams": 7}
+    [changed, *_] = first_stage(load_study(write(scoring=wider)))
+    assert not changed.is_done()
+
+
+def test_the_second_stage_reads_the_data_of_its_row(write: Callable[..., Path], shapes: Path) -> None:
+    rows = {"plain": {}, "few": {"set": {"data.max_regions": 2}}}
+    study = load_study(
+        write(
+            rows=rows,
+            then={"recipe": str(ROOT / "configs" / "smoke_scst.yaml"), "rows": ["few"]},
+            set={
+                "data.captions": str(shapes / "captions.jsonl"),
+                "data.features": str(shapes / "features"),
+                "data.shapes": None,
+            },
+        )
+    )
+    [second, *_] = second_stage(study, first_stage(study))
+    assert "data.max_regions=2" in second.train
+    assert "--max-regions" in second.predict
 
 
 def test_gpus_and_jobs_exclude_each_other(write: Callable[..., Path]) -> None:

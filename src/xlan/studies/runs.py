@@ -21,7 +21,7 @@ from statistics import mean
 from xlan.config import changed_keys, dump_config, load_config
 from xlan.config.schema import RunConfig
 from xlan.errors import DataError, TrainingError
-from xlan.files import read_json_lines
+from xlan.files import read_json_lines, write_text
 from xlan.studies.schema import StudyConfig, as_overrides, overrides
 from xlan.threads import cores
 
@@ -51,9 +51,16 @@ class Run:
         """Row and seed."""
         return f"{self.row}, seed {self.seed}"
 
+    @property
+    def said(self) -> Path:
+        """Where the command that made the predictions is kept."""
+        return self.predictions.with_suffix(".command.txt")
+
     def is_done(self) -> bool:
-        """Whether its captions are written, which happens after training has ended well."""
-        return self.predictions.is_file()
+        """Whether its captions are written, which happens after training has ended well, and as the study asks now."""
+        if not self.predictions.is_file():
+            return False
+        return not self.said.is_file() or self.said.read_text(encoding="utf-8").strip() == shown(self.predict)
 
     def evaluations(self) -> list[dict[str, float]]:
         """Scores on the validation split, epoch by epoch; empty before the first."""
@@ -85,7 +92,8 @@ def second_stage(study: StudyConfig, finished: Sequence[Run]) -> list[Run]:
         if run.row in rows:
             folder = Path(study.output) / f"{run.row}+-{run.seed}"
             init = {"model.init": str(run.folder / "best"), "seed": run.seed, "output": str(folder)}
-            shared = {key: value for key, value in study.set.items() if key.startswith("data.")}
+            first = {**study.set, **study.rows[run.row].set}
+            shared = {key: value for key, value in first.items() if key.startswith("data.")}
             changes = as_overrides({**shared, **study.then.set, **init})
             runs.append(_run(study, f"{run.row}+", run.seed, folder, study.then.recipe, changes))
     return runs
@@ -196,7 +204,10 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
         place = free.get()
         try:
             tell(f"{run.name}: training" + (f" on {place.name}" if place.name else ""))
-            return all(_call(command, run, logs, place) for command in (run.train, run.predict))
+            if not all(_call(command, run, logs, place) for command in (run.train, run.predict)):
+                return False
+            write_text(run.said, shown(run.predict) + "\n")
+            return True
         finally:
             free.put(place)
 

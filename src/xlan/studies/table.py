@@ -91,9 +91,13 @@ class Table:
 def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str], None]) -> Table:
     """Score the captions of every run and compare the rows.
 
+    While the row that the others are compared with is missing, there are no intervals.
+
     Raises:
-        DataError: predictions are missing.
+        DataError: predictions are missing, or no run is finished.
     """
+    if not runs:
+        raise DataError(f"{study.output}: no run of the study is finished yet; run it without --table first")
     if missing := [run for run in runs if not run.predictions.is_file()]:
         raise DataError(f"{missing[0].predictions}: missing; run the study without --table first")
     captions = str(_option(runs[0].predict, "--captions"))
@@ -112,7 +116,8 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
         first.setdefault(run.row, run)
     rows = []
     for name, group in reports.items():
-        others = {} if name == study.against else _against(reports[study.against], group, study.scoring.samples)
+        base = reports.get(study.against, [])
+        others = _against(base, group, study.scoring.samples) if base and name != study.against else {}
         rows.append(
             TableRow(
                 name=name,
