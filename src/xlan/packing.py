@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xlan.confidence.calibration import Calibration
 from xlan.data.captions import load_captions
@@ -23,11 +24,13 @@ from xlan.pretrained import (
     MAX_CARD_BYTES,
     VISION,
     WORD_HEAD,
+    ModelDirectory,
     is_model_directory,
     read_model_directory,
     save_pretrained,
 )
 from xlan.text.vocab import Vocabulary
+from xlan.vision.detector.directory_settings import REGION_EXTRACTORS, read_settings, weights_name
 from xlan.vision.familiar import EXAMPLES, Familiar
 from xlan.vision.grid_settings import read_vision, trained_sizes
 from xlan.vision.regions import check_same_extractor
@@ -104,34 +107,38 @@ def pack_model(
     if vision is None and detector is None:
         raise ModelError("give the vision network or the detector with which the features were extracted")
     width = trained.spec.feature_dim
-    for source, made in _widths(vision, detector):
+    for source, made in _widths(vision, detector, trained.features):
         if made != width:
             raise ModelError(
                 f"{source}: makes features {made} wide, {model} was trained on {width}; "
                 "give the network with which its features were extracted"
             )
     extras: dict[str, os.PathLike[str] | str | bytes] = dict(trained.extras)
+    _check_eyes(trained, vision, detector)
     if vision is not None:
-        if detector is None:
-            file = read_vision(vision, **trained_sizes(trained.features))
-            made_by = file.settings.describe(file.digest)
-            check_same_extractor(trained.features, made_by, model=str(model), features=str(vision))
         extras[VISION] = vision
     if familiar is not None:
+        if (seen := familiar.examples.shape[1]) != width:
+            raise ModelError(f"the familiar pictures have features {seen} wide, {model} was trained on {width}")
         extras[FAMILIAR] = familiar.to_bytes()
     if words is not None:
         head = WordHead.load(words)
         if head.weight.shape[1] != width:
             raise ModelError(f"{words}: takes features {head.weight.shape[1]} wide, {vision} makes them {width} wide")
         extras[WORD_HEAD] = head.to_bytes()
-    if extras.keys() != trained.extras.keys():
+    seen_anew = vision is not None and VISION in trained.extras and _differ(vision, trained.extras[VISION])
+    if extras.keys() != trained.extras.keys() or familiar is not None or words is not None or seen_anew:
         extras.pop(CALIBRATION, None)  # it was fitted on other evidence
     text = card or trained.card
     weights, features = trained.weights(), trained.features
-    save_pretrained(
-        output, trained.spec, weights, trained.vocabulary, card=text, dtype=dtype, extras=extras, features=features
-    )
-    _put_detector(Path(output), detector)
+    with _detector_copy(Path(output), detector, extras.get(VISION)) as copy:
+        save_pretrained(
+            output, trained.spec, weights, trained.vocabulary, card=text, dtype=dtype, extras=extras, features=features
+        )
+        shutil.rmtree(Path(output) / DETECTOR, ignore_errors=True)
+        if copy is not None:
+            copy.rename(Path(output) / DETECTOR)
+            sync_folder(Path(output))
     return sorted([*extras, *([DETECTOR] if detector is not None else [])])
 
 
@@ -157,45 +164,83 @@ def calibrate_model(model: str | os.PathLike[str], calibration: Calibration) -> 
 
 
 def _widths(
-    vision: str | os.PathLike[str] | None, detector: str | os.PathLike[str] | None
+    vision: str | os.PathLike[str] | None, detector: str | os.PathLike[str] | None, features: Mapping[str, Any]
 ) -> Iterator[tuple[str | os.PathLike[str], int]]:
     if vision is not None:
-        yield vision, read_vision(vision).settings.feature_dim
+        yield vision, read_vision(vision, **trained_sizes(features)).settings.feature_dim
     if detector is not None:
         from xlan.vision.detector.directory import feature_width
 
         yield detector, feature_width(detector)
 
 
-def _put_detector(output: Path, detector: str | os.PathLike[str] | None) -> None:
-    """Copy a detector into a model directory, without its backbone where that is the model's own."""
-    shutil.rmtree(output / DETECTOR, ignore_errors=True)
+def _check_eyes(
+    trained: ModelDirectory, vision: str | os.PathLike[str] | None, detector: str | os.PathLike[str] | None
+) -> None:
+    """Refuse a vision network or detector that did not make the features which a model was trained on."""
+    known = trained.features
+    if vision is not None and (detector is None or known.get("extractor") == "grid"):
+        file = read_vision(vision, **trained_sizes(known))
+        made_by = file.settings.describe(file.digest)
+        check_same_extractor(known, made_by, model=str(trained.path), features=str(vision))
+    if detector is not None and known.get("extractor") in REGION_EXTRACTORS:
+        check_same_extractor(
+            {"weights": known.get("weights")},
+            {"weights": weights_name(read_settings(detector))},
+            model=str(trained.path),
+            features=str(detector),
+        )
+
+
+def _differ(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    return file_sha256(one) != file_sha256(other)
+
+
+@contextmanager
+def _detector_copy(
+    output: Path, detector: str | os.PathLike[str] | None, vision: os.PathLike[str] | str | bytes | None
+) -> Iterator[Path | None]:
+    """A copy of a detector beside `output`, without its backbone where that is the model's own.
+
+    It is made before anything of `output` changes, since the detector may come from there.
+    """
     if detector is None:
+        yield None
         return
-    own = file_sha256(output / VISION) if (output / VISION).is_file() else None
-    temporary = Path(tempfile.mkdtemp(prefix=".detector.", suffix=".tmp", dir=output))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}.detector.", suffix=".tmp", dir=output.parent))
     try:
         for file in sorted(Path(detector).iterdir()):
-            if file.is_file() and not (file.name == VISION and file_sha256(file) == own):
+            own = file.name == VISION and isinstance(vision, (str, os.PathLike)) and not _differ(file, vision)
+            if file.is_file() and not own:
                 shutil.copyfile(file, temporary / file.name)
         temporary.chmod(0o755)
-        temporary.rename(output / DETECTOR)
-        sync_folder(output)
+        yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def familiar_pictures(features: str | os.PathLike[str], *, captions: str | os.PathLike[str] | None = None) -> Familiar:
+def familiar_pictures(
+    features: str | os.PathLike[str],
+    *,
+    captions: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | None = None,
+) -> Familiar:
     """What the pictures of a feature store look like, from up to a thousand of them, evenly spread.
 
     Args:
         features: the store a model was trained on.
         captions: take only the training split of this captions file; images are found by id or by file name.
+        model: that model's directory; a store of other features than those it was trained on is refused.
 
     Raises:
         DataError: there are too few pictures.
+        FeatureError: another network made the features.
     """
     store = FeatureStore(features)
+    if model is not None:
+        known = read_model_directory(model).features
+        check_same_extractor(known, store.extractor, model=str(model), features=str(features))
     ids = list(store.ids)
     if captions is not None:
         named = (feature_key(image, store) for image in load_captions(captions).split("train"))

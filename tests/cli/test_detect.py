@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from xlan.cli.engine import detector_for_names
 from xlan.cli.main import app
-from xlan.errors import ModelError
+from xlan.errors import FeatureError, ModelError
 from xlan.model.build import build_model
 from xlan.model.spec import XLANSpec
 from xlan.pipeline import Captioner
@@ -256,6 +256,37 @@ def test_regions_are_made_as_the_model_was_trained_on(photo: Path, lite: Path, t
     made = Captioner.from_pretrained(tmp_path / "model", detector=lite)
     assert made.extractor is not None
     assert made.extractor.description == description
+
+
+def test_a_model_can_be_packed_in_its_own_place(photo: Path, lite: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    run(
+        "pack",
+        captioner(tmp_path / "model", 24),
+        "--vision",
+        lite / "vision.safetensors",
+        "--detector",
+        lite,
+        "-o",
+        whole,
+    )
+    before = Captioner.from_pretrained(whole).caption(photo)
+    own = ("--vision", whole / "vision.safetensors", "--detector", whole / "detector")
+    assert run("pack", whole, *own, "-o", whole, "--force").exit_code == 0
+    assert Captioner.from_pretrained(whole).caption(photo) == before
+    assert sorted(item.name for item in tmp_path.iterdir() if item.name.startswith(".")) == []
+
+
+def test_a_detector_that_did_not_make_the_features_is_refused(photo: Path, lite: Path, tmp_path: Path) -> None:
+    run("features", "extract", photo, "-o", tmp_path / "store", "--detector", lite)
+    words = Vocabulary.from_words(["a"])
+    spec = XLANSpec(form="paper", vocab_size=len(words), feature_dim=24, dim=8, depth=1)
+    features = {**FeatureStore(tmp_path / "store").extractor, "weights": "sha256:1111"}
+    save_pretrained(tmp_path / "model", spec, build_model(spec).state_dict(), words, features=features)
+    with pytest.raises(FeatureError, match="comes from another network than"):
+        Captioner.from_pretrained(tmp_path / "model", detector=lite)
+    with pytest.raises(FeatureError, match="comes from another network than"):
+        run("pack", tmp_path / "model", "--detector", lite, "-o", tmp_path / "whole")
 
 
 def test_a_detector_of_another_width_is_refused(bottom_up: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from xlan.exporting import export_model
 from xlan.model.build import build_model
 from xlan.pipeline import Captioner
 from xlan.pretrained import from_pretrained, save_pretrained
+from xlan.types import Regions
 from xlan.vision.grid import GridExtractor
 from xlan.vision.regions import extract_regions
 from xlan.vision.store import FeatureStoreWriter
@@ -201,3 +202,38 @@ def test_pictures_are_found_by_file_name_too(trained: Path, model_directory: Pat
     )  # fmt: skip
     assert status == 0, said
     assert (tmp_path / "whole" / "familiar.safetensors").is_file()
+
+
+def test_features_of_another_network_do_not_become_familiar_pictures(larger: Path, store: Path, tmp_path: Path) -> None:
+    index = json.loads((store / "index.json").read_text())
+    index["extractor"] = {"extractor": "grid", "weights": "sha256:dead"}
+    (store / "index.json").write_text(json.dumps(index))
+    vision = larger / "vision.safetensors"
+    status, said = pack(larger, "--vision", vision, "--features", store, "-o", tmp_path / "again")
+    assert status == 1
+    assert "comes from another network than" in said
+
+
+def test_familiar_pictures_have_the_width_of_the_model(trained: Path, model_directory: Path, tmp_path: Path) -> None:
+    with FeatureStoreWriter(tmp_path / "narrow") as writer:
+        for i in range(24):
+            features = np.random.default_rng(i).random((3, 8), np.float32)
+            writer.add(f"{i}", Regions(features, np.zeros((3, 4), np.float32), width=9, height=9))
+    vision = model_directory / "vision.safetensors"
+    status, said = pack(trained, "--vision", vision, "--features", tmp_path / "narrow", "-o", tmp_path / "whole")
+    assert status == 1
+    assert "the familiar pictures have features 8 wide" in said
+
+
+def test_a_model_on_two_levels_can_be_packed(model_directory: Path, tmp_path: Path) -> None:
+    vision = model_directory / "vision.safetensors"
+    extractor = GridExtractor.load(vision, levels=(16, 32))
+    words = from_pretrained(model_directory).vocabulary
+    model = build_model("xlan-tiny", vocab_size=len(words), feature_dim=extractor.feature_dim)
+    weights = model.state_dict()
+    save_pretrained(tmp_path / "model", model.spec, weights, words, features=extractor.description)
+    status, said = pack(tmp_path / "model", "--vision", vision, "-o", tmp_path / "whole")
+    assert status == 0, said
+    opened = Captioner.from_pretrained(tmp_path / "whole").extractor
+    assert opened is not None
+    assert opened.feature_dim == extractor.feature_dim

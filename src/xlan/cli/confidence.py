@@ -127,9 +127,13 @@ def _answers(
     from xlan.data.captions import load_captions
     from xlan.data.records import feature_key
     from xlan.errors import DataError
+    from xlan.vision.regions import check_same_extractor
     from xlan.vision.store import FeatureStore
 
     store = FeatureStore(features)
+    if captioner.extractor is not None:
+        made_by = captioner.extractor.description
+        check_same_extractor(made_by, store.extractor, model="this model", features=str(features))
     images = [(image, key) for image in load_captions(captions).split(split) if (key := feature_key(image, store))]
     images = images[:limit]
     if not images:

@@ -56,7 +56,7 @@ def pack(
         output,
         detector=detector,
         dtype=torch.float16 if half else None,
-        familiar=None if features is None else familiar_pictures(features, captions=captions),
+        familiar=None if features is None else familiar_pictures(features, captions=captions, model=model),
         words=words,
         card="" if card is None else read_card(card),
         replace=force,

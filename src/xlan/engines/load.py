@@ -31,12 +31,18 @@ from xlan.pretrained import (
     read_model_directory,
 )
 from xlan.text.vocab import Vocabulary
-from xlan.vision.detector.directory_settings import LITE, detector_options, read_settings
+from xlan.vision.detector.directory_settings import (
+    LITE,
+    REGION_EXTRACTORS,
+    detector_options,
+    read_settings,
+    weights_name,
+)
 from xlan.vision.detector.lite_settings import LiteSelection
 from xlan.vision.familiar import Familiar
 from xlan.vision.grid_settings import trained_sizes
 from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
-from xlan.vision.regions import RegionExtractor
+from xlan.vision.regions import RegionExtractor, check_same_extractor
 from xlan.vision.words import WordHead
 
 if TYPE_CHECKING:
@@ -191,6 +197,10 @@ def _naming(
 
 
 def _detector(found: ModelDirectory, directory: Path, **how: Any) -> RegionExtractor:
+    made_by = {"weights": weights_name(read_settings(directory))}
+    if found.features.get("extractor") in REGION_EXTRACTORS:
+        known = {"weights": found.features.get("weights")}
+        check_same_extractor(known, made_by, model=str(found.path), features=str(directory))
     extractor = open_detector(directory, vision=found.extras.get(VISION), **detector_options(found.features), **how)
     if extractor.feature_dim != found.spec.feature_dim:
         raise ModelError(

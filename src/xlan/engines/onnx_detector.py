@@ -13,7 +13,7 @@ from xlan.engines.onnx_weights import MappedWeights
 from xlan.errors import WeightsError
 from xlan.export.detector import detector_graphs
 from xlan.folders import check_files
-from xlan.vision.detector.directory_settings import CONFIG, WEIGHTS, read_settings, shared_vision
+from xlan.vision.detector.directory_settings import CONFIG, WEIGHTS, read_settings, shared_vision, weights_name
 from xlan.vision.detector.lite_settings import (
     LEAST_SCORE,
     PROPOSALS,
@@ -89,7 +89,7 @@ class OnnxLiteDetector(LiteFront):
         ]
         backbone.release()  # the sessions hold what they need in the form they need
         heads.release()
-        return cls(sessions, spec, selection, weights_name=f"sha256:{settings['file']['sha256'][:16]}")
+        return cls(sessions, spec, selection, weights_name=weights_name(settings))
 
     def see(self, images: Sequence[PreparedImage]) -> list[Seen]:
         """Run the network on each picture."""

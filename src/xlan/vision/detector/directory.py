@@ -39,6 +39,7 @@ from xlan.vision.detector.directory_settings import (
     is_detector_directory,
     read_settings,
     shared_vision,
+    weights_name,
 )
 from xlan.vision.detector.extractor import BottomUpExtractor
 from xlan.vision.detector.lite import LiteDetector, LiteHeads
@@ -95,7 +96,7 @@ def read_directory(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], d
         if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
             raise WeightsError(f"{path}: {name} holds values that are not finite; the file is damaged")
     floats = {name: tensor.float() for name, tensor in weights.items()}
-    return settings, floats, f"sha256:{settings['file']['sha256'][:16]}"
+    return settings, floats, weights_name(settings)
 
 
 def save_bottom_up(

@@ -15,6 +15,7 @@ FORMAT = 1
 CONFIG, WEIGHTS, CARD = "detector.json", "detector.safetensors", "README.md"
 VISION = "vision.safetensors"
 BOTTOM_UP, LITE = "bottom-up", "lite"
+REGION_EXTRACTORS = (BOTTOM_UP, LITE_EXTRACTOR)  # how descriptions of features call detectors
 MAX_CONFIG_BYTES = 4 << 20
 
 
@@ -42,6 +43,11 @@ def read_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return settings
 
 
+def weights_name(settings: Mapping[str, Any]) -> str:
+    """What descriptions of features call the weights of a detector with these settings."""
+    return f"sha256:{str(settings['file'].get('sha256', ''))[:16]}"
+
+
 def detector_options(features: Mapping[str, Any]) -> dict[str, Any]:
     """How `load_detector` makes the regions that a store or model was made with.
 
@@ -49,7 +55,7 @@ def detector_options(features: Mapping[str, Any]) -> dict[str, Any]:
         features: description of the extractor (`FeatureStore.extractor`, `ModelDirectory.features`); empty if unknown.
     """
     kind = features.get("extractor")
-    if kind not in (BOTTOM_UP, LITE_EXTRACTOR):
+    if kind not in REGION_EXTRACTORS:
         return {}
     rule = features if kind == LITE_EXTRACTOR else features.get("selection", {})
     options = {name: rule[name] for name in ("confidence", "grid") if name in rule}
