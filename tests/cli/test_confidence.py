@@ -15,7 +15,10 @@ from xlan.cli.main import app
 from xlan.confidence.odd import KINDS, odd_pictures
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
+from xlan.errors import FeatureError
 from xlan.pretrained import save_pretrained
+from xlan.types import Regions
+from xlan.vision.store import FeatureStoreWriter
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +80,14 @@ def test_odd_pictures_are_the_same_for_the_same_seed_and_of_every_kind() -> None
     again = [np.asarray(image) for image in odd_pictures(2 * len(KINDS), seed=4)]
     assert all((a == b).all() for a, b in zip(first, again, strict=True))
     assert not all((a == b).all() for a, b in zip(first[: len(KINDS)], first[len(KINDS) :], strict=True))
+
+
+def test_features_of_another_network_are_refused(model_directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "captions.jsonl").write_text('{"image": "1", "caption": "a dog", "split": "test"}\n')
+    with FeatureStoreWriter(tmp_path / "store", extractor={"extractor": "grid", "weights": "sha256:dead"}) as writer:
+        writer.add("1", Regions(np.ones((2, 1280), np.float32), np.zeros((2, 4), np.float32), width=9, height=9))
+    files = ("--captions", tmp_path / "captions.jsonl", "--features", tmp_path / "store")
+    for command in ("fit", "check"):
+        result = run(command, model_directory, *files, "--split", "test")
+        assert isinstance(result.exception, FeatureError)
+        assert "comes from another network than this model was trained with" in str(result.exception)
