@@ -219,3 +219,23 @@ def test_a_directory_is_read_without_its_weights(directory, model):
     assert found.card == "# A cat model\n"
     assert set(found.hashes) == {"model.safetensors", "vocab.json"}
     assert set(found.weights()) == set(model.state_dict())
+
+
+def test_the_identity_is_of_everything_that_decides_the_captions(directory):
+    def identity():
+        return read_model_directory(directory).identity
+
+    found = read_model_directory(directory)
+    plain = hashlib.sha256(json.dumps(dict(found.hashes), sort_keys=True).encode()).hexdigest()
+    assert identity() == plain
+    change(directory / "config.json", features={"extractor": "grid", "input_size": 256})
+    small = identity()
+    change(directory / "config.json", features={"input_size": 256, "extractor": "grid"})
+    assert identity() == small
+    change(directory / "config.json", features={"extractor": "grid", "input_size": 320})
+    large = identity()
+    (directory / "detector").mkdir()
+    (directory / "detector" / "detector.json").write_text('{"threshold": 0.1}')
+    one = identity()
+    (directory / "detector" / "detector.json").write_text('{"threshold": 0.2}')
+    assert len({plain, small, large, one, identity()}) == 5

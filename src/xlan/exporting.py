@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from xlan.engines.load import Loaded, load, load_export
+from xlan.engines.load import Loaded, load, load_export, uses_own_detector
 from xlan.engines.onnx_weights import MappedWeights
 from xlan.errors import MissingExtraError, ModelError
 from xlan.export.calibrate import MOST_PICTURES, quantise_vision
@@ -89,6 +89,8 @@ def export_model(
 ) -> Exported:
     """Write a model directory as ONNX and compare it with PyTorch on test inputs.
 
+    Of a model on the regions of a detector only the captioner is written: the export then captions region features.
+
     Args:
         directory: the model directory.
         output: the export directory to write.
@@ -106,8 +108,11 @@ def export_model(
     target = Path(output)
     check_place(target, replace=replace)
     found = read_model_directory(directory, verify=True)
-    sizes = trained_sizes(found.features)
-    vision = read_vision(found.extras[VISION], **sizes) if VISION in found.extras else None
+    vision = None
+    if uses_own_detector(found):
+        tell("its detector is not exported; the export captions region features, not pictures")
+    elif VISION in found.extras:
+        vision = read_vision(found.extras[VISION], **trained_sizes(found.features))
     pixels = _prepared(vision, pictures)
     try:
         theirs = load(directory, engine="torch")

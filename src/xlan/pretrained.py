@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlan.errors import DataError, HubError, ModelError, WeightsError, XlanError
-from xlan.files import atomic_path, read_json, read_text, write_json, write_text
+from xlan.files import atomic_path, read_bytes, read_json, read_text, write_json, write_text
 from xlan.folders import check_files, fingerprint, read_description, whole_folder
 from xlan.hub.names import HubName, parse_name
 from xlan.hub.repository import Repository
@@ -91,8 +91,21 @@ class ModelDirectory:
 
     @property
     def identity(self) -> str:
-        """SHA-256 of the hashes of its files: the same for every copy of this model, another for every other one."""
-        return hashlib.sha256(json.dumps(dict(self.hashes), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of what decides its captions: the same for every copy of this model, another for every other one.
+
+        These are the hashes of its files, how its features are made (pictures are seen at that size) and what its
+        detector says of itself, which has the hashes of its weights.
+
+        Raises:
+            DataError: the detector's description cannot be read.
+        """
+        parts: dict[str, Any] = dict(self.hashes)
+        if self.features:
+            parts["features"] = dict(self.features)
+        if (self.path / DETECTOR_CONFIG).is_file():
+            content = read_bytes(self.path / DETECTOR_CONFIG, max_bytes=MAX_DETECTOR_BYTES)
+            parts[DETECTOR_CONFIG] = hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
     def card(self) -> str:

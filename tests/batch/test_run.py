@@ -20,6 +20,7 @@ from xlan.batch.storage import Storage
 from xlan.caption_json import caption_record
 from xlan.cli.main import app
 from xlan.errors import BatchError, DataError
+from xlan.exporting import export_model
 from xlan.vision.store import FeatureStore
 
 
@@ -58,6 +59,28 @@ def test_rows_are_the_captions_of_the_captioner(pictures: Path, model_directory:
         assert row["confidence"] == pytest.approx(record["confidence"], abs=1e-5)
         assert [word["text"] for word in row["words"]] == [word["text"] for word in record["words"]]
         assert [other["caption"] for other in row["others"]] == [other["caption"] for other in record["others"]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_export_captions_as_the_model_it_was_made_from(
+    pictures: Path, model_directory: Path, tmp_path: Path, workers: int
+) -> None:
+    export_model(model_directory, tmp_path / "export")
+    for name, model in (("ours", tmp_path / "export"), ("theirs", model_directory)):
+        result = run("caption", pictures, "-o", tmp_path / name, model=model, workers=workers)
+        assert result.exit_code == 3, result.output
+        assert "9 pictures captioned" in result.output
+    ours, theirs = (rows_of(tmp_path / name) for name in ("ours", "theirs"))
+    assert [row["caption"] for row in ours] == [row["caption"] for row in theirs]
+
+
+def test_an_export_with_fewer_bits_does_not_continue_the_job_of_its_model(
+    pictures: Path, model_directory: Path, tmp_path: Path
+) -> None:
+    export_model(model_directory, tmp_path / "half", precision="float16")
+    run("caption", pictures, "-o", tmp_path / "out", model=model_directory)
+    with pytest.raises(DataError, match="was made with another model"):
+        run("caption", pictures, "-o", tmp_path / "out", model=tmp_path / "half")
 
 
 def test_a_folder_of_parts_is_one_dataset(pictures: Path, model_directory: Path, tmp_path: Path) -> None:

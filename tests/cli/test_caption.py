@@ -252,6 +252,21 @@ def test_captions_of_another_model_are_not_taken_for_these(run, photos: Path, mo
         run("photos/0.png", "--explain", "why", "--model", "other")
 
 
+def test_captions_with_another_detector_are_not_taken_for_these(run, photos: Path, detector_directory: Path) -> None:
+    for folder in ("a", "b", "c"):
+        shutil.copytree(detector_directory, Path(folder, "det"))
+    settings = json.loads(Path("b/det/detector.json").read_text())
+    Path("b/det/detector.json").write_text(json.dumps(settings))  # the same name, other bytes
+    assert run("photos/0.png", "-o", "out.csv", "--detector", "a/det").exit_code == 0
+    assert run("photos/1.png", "-o", "out.csv", "--detector", "c/det").exit_code == 0
+    for detector in (("--detector", "b/det"), ()):
+        with pytest.raises(DataError, match=r"^out\.csv: was made with another detector; use --overwrite"):
+            run("photos/2.png", "-o", "out.csv", *detector)
+    run("photos/0.png", "-o", "plain.csv")
+    with pytest.raises(DataError, match=r"^plain\.csv: was made with the model's own regions, without --detector; use"):
+        run("photos/1.png", "-o", "plain.csv", "--detector", "a/det")
+
+
 def test_captions_of_unknown_origin_are_not_continued(run, photos: Path) -> None:
     Path("out.jsonl").write_text('{"image": "photos/0.png", "caption": "a dog"}\n')
     with pytest.raises(DataError, match=r"already exists, but the model and options it was made with are unknown"):

@@ -16,7 +16,7 @@ from xlan import Captioner, CaptionOptions
 from xlan.cli.main import app
 from xlan.errors import ModelError, WeightsError, XlanError
 from xlan.export.directory import EXPORT, read_export
-from xlan.exporting import TOLERANCES, Tolerance, export_model
+from xlan.exporting import TOLERANCES, Tolerance, _random_regions, export_model
 from xlan.files import file_sha256
 from xlan.pretrained import FAMILIAR, WORD_HEAD, read_model_directory, save_pretrained
 from xlan.vision.familiar import Familiar
@@ -92,6 +92,47 @@ def test_the_command_says_how_well_it_agrees(model_directory: Path, tmp_path: Pa
     assert "an export directory already exists there; use --force to replace it" in str(again.exception)
     assert run(model_directory, "-o", tmp_path / "half", "--force").exit_code == 0
     assert read_export(tmp_path / "half", verify=True).precision == "float32"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_detector_is_not_exported_and_that_is_said(
+    model_directory: Path, detector_directory: Path, tmp_path: Path, shared: bool
+) -> None:
+    """Whether the detector shares the model's vision network or has its own: the export takes region features."""
+    found = read_model_directory(model_directory)
+    extras = found.extras if shared else {}
+    save_pretrained(tmp_path / "model", found.spec, found.weights(), found.vocabulary, extras=extras)
+    shutil.copytree(detector_directory, tmp_path / "model" / "detector")
+    result = run(tmp_path / "model", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.exception
+    assert "its detector is not exported; the export captions region features, not pictures" in result.stderr
+    assert "4 of 4 test captions are the same" in result.stderr
+    assert "it captions region features, not pictures" in result.stdout
+    assert "try: xlan caption" not in result.stdout
+    assert not (tmp_path / "out" / "vision.onnx").exists()
+    regions = _random_regions(found.spec.feature_dim)
+    ours, theirs = (Captioner.from_pretrained(tmp_path / name).caption_regions(regions) for name in ("out", "model"))
+    assert [caption.text for caption in ours] == [caption.text for caption in theirs]
+
+
+def test_a_detector_beside_a_model_on_grid_cells_changes_nothing(
+    model_directory: Path, detector_directory: Path, tmp_path: Path
+) -> None:
+    found = read_model_directory(model_directory)
+    how = {"extras": found.extras, "features": {"extractor": "grid"}}
+    save_pretrained(tmp_path / "model", found.spec, found.weights(), found.vocabulary, **how)  # type: ignore[arg-type]
+    shutil.copytree(detector_directory, tmp_path / "model" / "detector")
+    result = run(tmp_path / "model", "-o", tmp_path / "out")
+    assert f"try: xlan caption --model {tmp_path / 'out'} PHOTO" in result.stdout
+    assert "detector" not in result.stderr
+
+
+def test_a_model_without_vision_is_not_said_to_caption_pictures(model_directory: Path, tmp_path: Path) -> None:
+    found = read_model_directory(model_directory)
+    save_pretrained(tmp_path / "model", found.spec, found.weights(), found.vocabulary)
+    result = run(tmp_path / "model", "-o", tmp_path / "out")
+    assert "it captions region features, not pictures: see Captioner.caption_regions" in result.stdout
+    assert "detector" not in result.stderr
 
 
 @pytest.mark.slow

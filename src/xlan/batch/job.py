@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xlan.errors import DataError
+from xlan.export.directory import is_export_directory, read_export
 from xlan.files import file_sha256
 from xlan.options import CaptionOptions
 from xlan.pretrained import find_model, read_model_directory
@@ -24,7 +25,8 @@ class Job:
     Attributes:
         kind: what comes out.
         output: folder or address of the result.
-        model: model directory; None for the one that comes with xlan. Workers on other machines need it at this path.
+        model: model or export directory; None for the model that comes with xlan. Workers on other machines need it at
+            this path.
         engine: what computes.
         device: where to compute; `cuda` gives each worker on this machine a GPU of its own.
         threads: threads that compute, per worker.
@@ -90,8 +92,14 @@ def made_with(job: Job) -> dict[str, Any]:
     if job.network is not None:
         found["network"] = job.network
     if job.kind == "caption" or not (job.detector or job.vision or job.network):
-        found["model_sha256"] = read_model_directory(find_model(job.model)).identity
+        found["model_sha256"] = _identity(job.model)
     return found
+
+
+def _identity(model: str | None) -> str:
+    """Of a model directory or an export directory: both caption pictures."""
+    source = find_model(model)
+    return read_export(source).identity if is_export_directory(source) else read_model_directory(source).identity
 
 
 def _hash(path: Path) -> str:

@@ -22,6 +22,7 @@ from xlan.cli.explain_folder import ExplainFolder
 from xlan.cli.pictures import STDIN, count_pictures, find_pictures
 from xlan.cli.text import counted, printable
 from xlan.errors import ImageError
+from xlan.files import file_sha256
 from xlan.options import EXPLAINED_RUNNERS_UP, CaptionOptions
 from xlan.threads import leave_a_core
 
@@ -125,9 +126,7 @@ def caption(
     captioner.check(options)
     if as_lines_of_json and captioner.names_things:
         options = replace(options, attention=True)
-    made_with = _made_with(captioner, model_names(model)[0], options)
-    if detector is not None:
-        made_with["detector"] = detector.name
+    made_with = _made_with(captioner, model_names(model)[0], options, detector)
     write: Write = _write_json if as_lines_of_json else _plain_writer(options, named=not _is_one_picture(paths))
     with contextlib.ExitStack() as stack:
         file = pages = photos = None
@@ -211,10 +210,18 @@ def _say_what_is_saved(
         typer.echo("interrupted: nothing was saved; with -o FILE a run can be continued", err=True)
 
 
-def _made_with(captioner: Captioner, name: str, options: CaptionOptions) -> dict[str, Any]:
-    """The model and the options that change captions, for an output that must not mix them."""
+def _made_with(captioner: Captioner, name: str, options: CaptionOptions, detector: Path | None) -> dict[str, Any]:
+    """The model, the detector and the options that change captions, for an output that must not mix them."""
+    from xlan.vision.detector.directory_settings import CONFIG
+
     chosen = {key: value for key, value in asdict(options).items() if key not in ("attention", "runners_up")}
-    return {"model": name, "model_sha256": captioner.identity, **chosen, "must": list(options.must)}
+    return {
+        "model": name,
+        "model_sha256": captioner.identity,
+        "detector_sha256": None if detector is None else file_sha256(detector / CONFIG),  # it has the weights' hashes
+        **chosen,
+        "must": list(options.must),
+    }
 
 
 def _is_known(

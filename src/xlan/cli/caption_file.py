@@ -233,6 +233,9 @@ def check_made_with(sidecar: Path, made_with: Mapping[str, Any], output: Path, *
     keys = [key for key in wanted if key != "model" and before.get(key) != wanted[key]]
     if "model_sha256" in keys:
         raise DataError(f"{output}: was made with another model ({before.get('model')}); {remedy}")
+    if "detector_sha256" in keys:
+        other = "another detector" if before.get("detector_sha256") else "the model's own regions, without --detector"
+        raise DataError(f"{output}: was made with {other}; {remedy}")
     if keys:
         changes = ", ".join(f"{key} {before.get(key)!r} and not {wanted[key]!r}" for key in keys)
         raise DataError(f"{output}: was made with {changes}; {remedy}")

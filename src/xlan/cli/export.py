@@ -65,7 +65,8 @@ def export(
     """Write a captioner as ONNX: vision, encoder, one decoding step, vocabulary and preprocessing in one directory.
 
     What was written is compared with PyTorch on test inputs; a difference beyond rounding is an error and nothing is
-    left behind. `xlan caption --model OUTPUT` uses the result.
+    left behind. `xlan caption --model OUTPUT` uses the result. Detectors are not exported: a model on the regions of
+    one is written without what makes them.
     """
     if (output is None) == (web is None):
         raise typer.BadParameter(
@@ -88,7 +89,10 @@ def export(
         _export_page(model, web, runtime, precision, pictures, replace=force)
     elif output is not None:
         exported = _export(model, output, precision, pictures, replace=force)
-        typer.echo(f"{exported.path}: {exported.bytes / 1e6:.1f} MB; try: xlan caption --model {exported.path} PHOTO")
+        hint = f"try: xlan caption --model {exported.path} PHOTO"
+        if exported.features is None:
+            hint = "it captions region features, not pictures: see Captioner.caption_regions"
+        typer.echo(f"{exported.path}: {exported.bytes / 1e6:.1f} MB; {hint}")
 
 
 def _export(

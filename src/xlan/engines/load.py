@@ -127,17 +127,21 @@ def load(
         loaded = _onnx(found, threads, "int8" if precision == "int8" else "stored")
     else:
         loaded = _torch(found, device, threads, bf16=precision == "bf16")
-    own = found.path / DETECTOR
     same: EngineName = "onnx" if loaded.engine.name == "onnx" else "torch"
-    if loaded.extractor is not None and _on_grid(found, detector):
-        # A detector in the directory of such a model waits until somebody asks for names.
-        if detector is None:
-            return loaded
-        return replace(loaded, extractor=_naming(found, detector, loaded.extractor, engine=same, threads=threads))
-    if detector is None and not own.is_dir():
+    if detector is None and not uses_own_detector(found):
         return loaded
-    directory = own if detector is None else Path(detector)
+    if detector is not None and loaded.extractor is not None and _on_grid(found, detector):
+        return replace(loaded, extractor=_naming(found, detector, loaded.extractor, engine=same, threads=threads))
+    directory = found.path / DETECTOR if detector is None else Path(detector)
     return replace(loaded, extractor=_detector(found, directory, engine=same, threads=threads))
+
+
+def uses_own_detector(found: ModelDirectory) -> bool:
+    """Whether a model is given the regions of the detector in its directory.
+
+    A detector in the directory of a model on grid cells waits until somebody asks for names.
+    """
+    return (found.path / DETECTOR).is_dir() and not (VISION in found.extras and _on_grid(found, None))
 
 
 def _on_grid(found: ModelDirectory, detector: str | os.PathLike[str] | None) -> bool:
