@@ -288,6 +288,15 @@ def test_a_packed_small_detector_shares_the_vision_network(photo: Path, lite: Pa
     assert not (tmp_path / "whole" / "detector").exists()
 
 
+def test_features_of_another_type_name_the_file_that_has_them(lite: Path, tmp_path: Path, engine: str) -> None:
+    words = Vocabulary.from_words(["a"])
+    spec = XLANSpec(form="paper", vocab_size=len(words), feature_dim=24, dim=8, depth=1)
+    description = {"extractor": "lite-detector", "fewest": "10", "most": 36}
+    save_pretrained(tmp_path / "model", spec, build_model(spec).state_dict(), words, features=description)
+    with pytest.raises(ModelError, match=r"config.json: its 'features' cannot be used: fewest must be a whole number"):
+        Captioner.from_pretrained(tmp_path / "model", detector=lite, engine=engine)  # type: ignore[arg-type]
+
+
 def test_regions_are_made_as_the_model_was_trained_on(photo: Path, lite: Path, tmp_path: Path) -> None:
     run("features", "extract", photo, "-o", tmp_path / "store", "--detector", lite, "--regions", "2", "--grid")
     words = Vocabulary.from_words(["a"])

@@ -21,6 +21,7 @@ from xlan.export.graph import Precision
 from xlan.model.spec import spec_to_dict
 from xlan.pretrained import (
     CALIBRATION,
+    CONFIG,
     DETECTOR,
     FAMILIAR,
     VISION,
@@ -32,7 +33,7 @@ from xlan.pretrained import (
 )
 from xlan.text.vocab import Vocabulary
 from xlan.vision.detector.directory_settings import LITE, detector_options, read_settings
-from xlan.vision.detector.lite_settings import LiteSelection
+from xlan.vision.detector.lite_settings import LITE_EXTRACTOR, LiteSelection
 from xlan.vision.familiar import Familiar
 from xlan.vision.grid_settings import trained_sizes
 from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
@@ -191,7 +192,13 @@ def _naming(
 
 
 def _detector(found: ModelDirectory, directory: Path, **how: Any) -> RegionExtractor:
-    extractor = open_detector(directory, vision=found.extras.get(VISION), **detector_options(found.features), **how)
+    options = detector_options(found.features)
+    if found.features.get("extractor") == LITE_EXTRACTOR:
+        try:
+            LiteSelection.of(options.get("regions"), options.get("confidence"), grid=options.get("grid", False))
+        except ModelError as error:
+            raise ModelError(f"{found.path / CONFIG}: its 'features' cannot be used: {error}") from None
+    extractor = open_detector(directory, vision=found.extras.get(VISION), **options, **how)
     if extractor.feature_dim != found.spec.feature_dim:
         raise ModelError(
             f"{directory}: makes features {extractor.feature_dim} wide, {found.path} was trained on "
