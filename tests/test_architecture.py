@@ -62,7 +62,7 @@ ARROWS: dict[str, set[str]] = {
     "wording": {"engines", "text", "required"},
     "pipeline": {"confidence", "vision", "text", "engines", "wording"},
     "web": {"confidence", "export", "pages", "text", "vision"},
-    "batch": {"export", "pipeline", "pretrained", "vision"},
+    "batch": {"engines", "export", "pipeline", "pretrained", "vision"},
     "search": {"engines", "pipeline", "text", "vision", "wording"},
     "serving": {"pipeline", "pages", "search", "vision"},
     "alt": {"pipeline", "pages", "vision"},

@@ -15,8 +15,10 @@ from tests.batch.conftest import PictureServer, drawn, rows_of
 from typer.testing import CliRunner, Result
 
 from xlan import Captioner
+from xlan.batch.job import Job
 from xlan.batch.plan import read_plan
 from xlan.batch.storage import Storage
+from xlan.batch.worker import _extractor
 from xlan.caption_json import caption_record
 from xlan.cli.main import app
 from xlan.errors import BatchError, DataError
@@ -336,6 +338,30 @@ def test_a_foreign_folder_a_second_run_and_a_damaged_manifest_are_refused(
         (tmp_path / "bad" / "_job" / "manifest.json").write_text(text)
         with pytest.raises(DataError, match=r"is not the manifest of a job"):
             run("caption", pictures, "-o", tmp_path / "bad", model=model_directory)
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_a_detector_computes_with_the_engine_that_was_asked_for(detector_directory: Path, engine: str) -> None:
+    job = Job("features", "out", engine=engine, detector=str(detector_directory))
+    made_by = {"torch": "LiteExtractor", "onnx": "OnnxLiteDetector"}
+    assert type(_extractor(job, "cpu")).__name__ == made_by[engine]
+
+
+def test_detectors_compute_on_the_cpu(pictures: Path, detector_directory: Path, tmp_path: Path) -> None:
+    typed = [
+        "batch",
+        "features",
+        pictures,
+        "-o",
+        tmp_path / "out",
+        "--detector",
+        detector_directory,
+        "--device",
+        "cuda",
+    ]
+    result = CliRunner().invoke(app, [*map(str, typed), "--workers", "0"])
+    assert result.exit_code == 2
+    assert "detectors compute on the cpu" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_options_that_contradict_are_wrong_usage(pictures: Path, model_directory: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from xlan.cli.engine import detector_for_names
 from xlan.cli.main import app
-from xlan.errors import FeatureError, ModelError
+from xlan.errors import DataError, FeatureError, ModelError
 from xlan.model.build import build_model
 from xlan.model.spec import XLANSpec
 from xlan.pipeline import Captioner
@@ -163,6 +164,47 @@ def test_one_file_cannot_hold_drawings_of_several(photo: Path, bottom_up: Path, 
     assert not (tmp_path / "x.png").exists()
 
 
+def test_a_drawing_never_replaces_the_picture(photo: Path, bottom_up: Path, tmp_path: Path) -> None:
+    before = photo.read_bytes()
+    (tmp_path / "link.png").symlink_to(photo)
+    for target in (photo, tmp_path, tmp_path / "link.png"):
+        with pytest.raises(DataError, match="is a picture that a drawing would replace"):
+            run("detect", photo, "--detector", bottom_up, "--draw", target)
+    assert photo.read_bytes() == before
+
+
+def test_drawings_in_a_folder_of_photos_replace_none(photo: Path, bottom_up: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    photo.rename(folder / "more" / "1.png")
+    Image.new("RGB", (40, 30)).save(folder / "1.jpg")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    with pytest.raises(DataError, match=r"1.png: is a picture that a drawing would replace"):
+        run("detect", folder / "1.jpg", "--detector", bottom_up, "--draw", folder / "more")  # which is not even read
+    shutil.copy(folder / "more" / "1.png", folder / "2.png")
+    with pytest.raises(DataError, match=r"2.png: is a picture that a drawing would replace"):
+        run("detect", folder, "--detector", bottom_up, "--draw", folder)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_pictures_with_one_name_have_a_drawing_each_and_a_second_run_replaces_them(
+    photo: Path, bottom_up: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos"
+    for name in ("x/1.png", "y/1.png", "y/2.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(photo, folder / name)
+    made = []
+    for _ in range(2):
+        result = run("detect", folder, "--detector", bottom_up, "--min-score", "0", "--draw", folder / "drawn")
+        assert result.exit_code == 0
+        made.append({path.name for path in (folder / "drawn").iterdir()})
+    assert len(made[0]) == 3
+    assert "2.png" in made[0]
+    assert made[0] == made[1]
+    assert str(folder / "drawn") not in result.stdout
+
+
 def test_without_any_detector(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlan.pretrained.SHIPPED", tmp_path)
     with pytest.raises(ModelError, match="this version of xlan comes without a detector; give one with --detector DIR"):
@@ -244,6 +286,15 @@ def test_a_packed_small_detector_shares_the_vision_network(photo: Path, lite: Pa
     assert Captioner.from_pretrained(tmp_path / "whole").caption(photo).text
     run("pack", model, "--vision", vision, "-o", tmp_path / "whole", "--force")
     assert not (tmp_path / "whole" / "detector").exists()
+
+
+def test_features_of_another_type_name_the_file_that_has_them(lite: Path, tmp_path: Path, engine: str) -> None:
+    words = Vocabulary.from_words(["a"])
+    spec = XLANSpec(form="paper", vocab_size=len(words), feature_dim=24, dim=8, depth=1)
+    description = {"extractor": "lite-detector", "fewest": "10", "most": 36}
+    save_pretrained(tmp_path / "model", spec, build_model(spec).state_dict(), words, features=description)
+    with pytest.raises(ModelError, match=r"config.json: its 'features' cannot be used: fewest must be a whole number"):
+        Captioner.from_pretrained(tmp_path / "model", detector=lite, engine=engine)  # type: ignore[arg-type]
 
 
 def test_regions_are_made_as_the_model_was_trained_on(photo: Path, lite: Path, tmp_path: Path) -> None:

@@ -157,6 +157,25 @@ def test_wrong_options_are_usage_errors(dataset: Path, tmp_path: Path, option: s
     assert result.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(f"--detector d {option}" for option in ("--input-size 64", "--cells 2", "--levels 16", "--no-image-region")),
+        *(f"--detector d {option}" for option in ("--network efficientnet-lite0", "--onnx-pixels")),
+        *(f"--onnx d {option}" for option in ("--vision v", "--cells 2", "--levels 16", "--image-region")),
+        "--onnx d --network efficientnet-lite2",
+        "--vision v --network efficientnet-lite0",
+        "--vision v --onnx-pixels",
+        "--onnx-pixels",
+    ],
+)
+def test_options_without_effect_are_usage_errors(dataset: Path, tmp_path: Path, options: str) -> None:
+    command = ["features", "extract", str(dataset), "-o", str(tmp_path / "s"), *options.split()]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert "has no effect" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_a_folder_without_pictures(tmp_path: Path, vision: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no pictures found in"):

@@ -199,6 +199,11 @@ def test_tensors_that_do_not_fit_are_refused(tiny_network: EfficientNetLite, tmp
         ({"input_size": 16}, "input_size must be from 32 to 2048 pixels, got 16"),
         ({"levels": (8,)}, r"levels must be \(32,\), \(16,\) or \(16, 32\), got \(8,\)"),
         ({"cells": 0}, "cells must be from 1 to 64, or None, got 0"),
+        *(({"input_size": size}, "input_size must be a whole number, got") for size in (256.0, 256.5, "x", True, None)),
+        *(({"cells": cells}, "cells must be a whole number, got") for cells in (8.0, True, "8")),
+        *(({"levels": levels}, r"levels must be \(32,\)") for levels in ((32.0,), ("32",), 32, None)),
+        ({"image_region": "no"}, "image_region must be true or false, got 'no'"),
+        ({"network": ["efficientnet-lite0"]}, "network must be text"),
     ],
 )
 def test_wrong_settings_are_named(wrong: dict[str, object], message: str) -> None:

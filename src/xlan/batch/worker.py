@@ -161,9 +161,9 @@ class Worker:
 
 def _extractor(job: Job, device: str) -> RegionExtractor:
     if job.detector is not None:
-        from xlan.vision.detector.directory import load_detector
+        from xlan.engines.load import open_detector
 
-        return load_detector(job.detector, vision=job.vision)
+        return open_detector(job.detector, engine=cast("Any", job.engine), threads=job.threads, vision=job.vision)
     if job.vision is not None or job.network is not None:
         from xlan.vision.grid import GridExtractor
         from xlan.vision.grid_settings import GridSettings

@@ -170,6 +170,8 @@ def features(
         raise typer.BadParameter(f"give one of {' and '.join(named)}", param_hint=named[0])
     if detector is not None and (model is not None or network is not None):
         raise typer.BadParameter("makes the regions itself; leave out --model and --network", param_hint="--detector")
+    if detector is not None and device != "cpu":
+        raise typer.BadParameter(f"detectors compute on the cpu, got {device}; leave it out", param_hint="--device")
     job = Job(
         kind="features",
         output=_absolute(output),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.drawings import plan_drawings, save_drawing
 from xlan.cli.engine import ENGINE_HELP, EngineChoice
 from xlan.cli.pictures import STDIN, find_pictures
 from xlan.cli.text import printable
@@ -16,8 +18,6 @@ from xlan.errors import ImageError, ModelError
 from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from xlan.engines.load import EngineName
     from xlan.vision.detector.detections import Detections, Detector
 
@@ -38,7 +38,10 @@ def detect(
     ] = False,
     draw: Annotated[
         Path | None,
-        typer.Option(help="Write pictures with boxes drawn on them: a .png or .jpg file, or a folder for several."),
+        typer.Option(
+            help="Write pictures with boxes drawn on them: a .png or .jpg file, or a folder for several, where only "
+            "earlier drawings are replaced."
+        ),
     ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.auto,
 ) -> None:
@@ -47,6 +50,7 @@ def detect(
     A picture that cannot be used is reported on standard error, the others are searched all the same, and the exit
     status is then 1.
     """
+    from xlan.vision.detector.drawing import draw as drawn
     from xlan.vision.image import open_image
 
     # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
@@ -61,12 +65,17 @@ def detect(
 
     one = len(paths) == 1 and (paths[0] == STDIN or Path(paths[0]).is_file())
     write = _json if as_lines_of_json else _table
-    for name, source in find_pictures(paths, problem):
+    pictures: Iterable[tuple[str, Path | bytes, Path | None]]
+    if draw is None:
+        pictures = ((name, source, None) for name, source in find_pictures(paths, problem))
+    else:
+        pictures = plan_drawings(draw, list(find_pictures(paths, problem)), one=one)
+    for name, source, drawing in pictures:
         try:
-            image = open_image(source, min_side=None if draw is not None else found_by.min_side, name=name)
+            image = open_image(source, min_side=None if drawing is not None else found_by.min_side, name=name)
             found = _likely(found_by.detect([found_by.prepare(image)])[0], min_score, most)
-            if draw is not None:
-                _draw(image, found, _drawn_path(draw, name, one=one))
+            if drawing is not None:
+                save_drawing(drawn(image, found), drawing)
         except ImageError as error:
             problem(str(error))
             continue
@@ -138,21 +147,3 @@ def _table(name: str, found: Detections, one: bool) -> None:
 
 def _named(record: dict[str, object]) -> str:
     return printable(f"{record['attribute']} {record['name']}" if "attribute" in record else str(record["name"]))
-
-
-def _drawn_path(target: Path, name: str, *, one: bool) -> Path:
-    if one and target.suffix.lower() in (".png", ".jpg", ".jpeg"):
-        return target
-    if target.suffix.lower() in (".png", ".jpg", ".jpeg"):
-        raise typer.BadParameter("expected a folder for several pictures, got the name of one", param_hint="--draw")
-    stem = "picture" if name == STDIN else Path(name).stem
-    return target / f"{stem}.png"
-
-
-def _draw(image: Image.Image, found: Detections, path: Path) -> None:
-    from xlan.files import atomic_path
-    from xlan.vision.detector.drawing import draw
-
-    kind = "PNG" if path.suffix.lower() == ".png" else "JPEG"
-    with atomic_path(path) as temporary:
-        draw(image, found).save(temporary, kind)

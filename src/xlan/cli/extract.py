@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 EXIT_SOME_BAD = 3
 # Pictures for bottom-up attention are kept as floats, 7 MB each: more than a few would only fill the memory.
 _DETECTOR_BATCH = 4
+_NETWORK = "efficientnet-lite2"
 
 
 def extract(
@@ -30,8 +32,11 @@ def extract(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the feature store; resumed if it exists.")],
     network: Annotated[
-        str, typer.Option(help="Network with ImageNet weights: efficientnet-lite0 or efficientnet-lite2.")
-    ] = "efficientnet-lite2",
+        str | None,
+        typer.Option(
+            help="Network with ImageNet weights: efficientnet-lite0 or efficientnet-lite2.", show_default=_NETWORK
+        ),
+    ] = None,
     vision: Annotated[
         Path | None, typer.Option(help="Adapted network, a vision.safetensors, instead of --network.")
     ] = None,
@@ -111,6 +116,17 @@ def extract(
     refuse_broken_bf16("--precision", precision)
     if detector is not None and onnx is not None:
         raise typer.BadParameter("give one of --detector and --onnx", param_hint="--detector")
+    of_grids = {"--network": network, "--cells": cells, "--levels": levels, "--image-region": image_region}
+    if detector is not None:
+        _refuse(
+            "together with --detector", {**of_grids, "--input-size": input_size, "--onnx-pixels": onnx_pixels or None}
+        )
+    elif onnx is not None:
+        _refuse("together with --onnx", {**of_grids, "--vision": vision})
+    else:
+        _refuse("without --onnx FILE", {"--onnx-pixels": onnx_pixels or None})
+        if vision is not None:
+            _refuse("together with --vision", {"--network": network})
     # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     if dtype not in FEATURE_DTYPES:
@@ -135,7 +151,9 @@ def extract(
         extractor = _detector(onnx, pixels=onnx_pixels, input_size=input_size)
     else:
         changes = {"input_size": input_size, "cells": cells, "levels": _levels(levels), "image_region": image_region}
-        extractor = _grid(network, vision, {key: value for key, value in changes.items() if value is not None})
+        extractor = _grid(
+            network or _NETWORK, vision, {key: value for key, value in changes.items() if value is not None}
+        )
         extractor.bf16 = precision == "bf16"
     limits = ImageLimits(max_bytes=int(max_megabytes * 2**20), max_pixels=int(max_megapixels * 1e6))
     with (
@@ -159,6 +177,12 @@ def extract(
     )
     if report.bad:
         raise typer.Exit(EXIT_SOME_BAD)
+
+
+def _refuse(where: str, options: Mapping[str, object]) -> None:
+    """Options that are given (not None) but would be ignored are mistakes."""
+    if given := [name for name, value in options.items() if value is not None]:
+        raise typer.BadParameter(f"has no effect {where}; leave it out", param_hint=", ".join(given))
 
 
 def _levels(text: str | None) -> tuple[int, ...] | None:

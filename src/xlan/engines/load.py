@@ -21,6 +21,7 @@ from xlan.export.graph import Precision
 from xlan.model.spec import spec_to_dict
 from xlan.pretrained import (
     CALIBRATION,
+    CONFIG,
     DETECTOR,
     FAMILIAR,
     VISION,
@@ -38,7 +39,7 @@ from xlan.vision.detector.directory_settings import (
     read_settings,
     weights_name,
 )
-from xlan.vision.detector.lite_settings import LiteSelection
+from xlan.vision.detector.lite_settings import LITE_EXTRACTOR, LiteSelection
 from xlan.vision.familiar import Familiar
 from xlan.vision.grid_settings import trained_sizes
 from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
@@ -205,7 +206,13 @@ def _detector(found: ModelDirectory, directory: Path, **how: Any) -> RegionExtra
     if found.features.get("extractor") in REGION_EXTRACTORS:
         known = {"weights": found.features.get("weights")}
         check_same_extractor(known, made_by, model=str(found.path), features=str(directory))
-    extractor = open_detector(directory, vision=found.extras.get(VISION), **detector_options(found.features), **how)
+    options = detector_options(found.features)
+    if found.features.get("extractor") == LITE_EXTRACTOR:
+        try:
+            LiteSelection.of(options.get("regions"), options.get("confidence"), grid=options.get("grid", False))
+        except ModelError as error:
+            raise ModelError(f"{found.path / CONFIG}: its 'features' cannot be used: {error}") from None
+    extractor = open_detector(directory, vision=found.extras.get(VISION), **options, **how)
     if extractor.feature_dim != found.spec.feature_dim:
         raise ModelError(
             f"{directory}: makes features {extractor.feature_dim} wide, {found.path} was trained on "

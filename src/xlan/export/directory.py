@@ -186,5 +186,5 @@ def _vision(value: Any, place: Path) -> tuple[GridSettings | None, str]:
     try:
         settings = {key: item for key, item in value.items() if key != "weights"}
         return GridSettings(**{**settings, "levels": tuple(settings["levels"])}), str(value.get("weights", ""))
-    except (AttributeError, KeyError, TypeError) as error:
+    except (ModelError, AttributeError, KeyError, TypeError) as error:
         raise ModelError(f"{place}: its 'vision' cannot be read: {error}") from None

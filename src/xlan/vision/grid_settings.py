@@ -22,6 +22,7 @@ from xlan.types import Regions
 from xlan.vision.image import original_size, square_pixels
 from xlan.vision.lite import SPECS
 from xlan.vision.regions import PreparedImage, grid_boxes
+from xlan.vision.values import check_flags, check_text, check_whole
 from xlan.weights import read_tensors
 
 # Pictures per pass: the early maps of more than a few leave the processor's caches, and a picture then costs a quarter
@@ -54,12 +55,17 @@ class GridSettings:
     image_region: bool = True
 
     def __post_init__(self) -> None:
+        check_text(network=self.network)
+        check_whole(input_size=self.input_size)
+        check_flags(image_region=self.image_region)
+        if self.cells is not None:
+            check_whole(cells=self.cells)
         if self.network not in SPECS:
             raise ModelError(f"unknown vision network {self.network!r}; there are: {', '.join(sorted(SPECS))}")
         if not 32 <= self.input_size <= 2048:
             raise ModelError(f"input_size must be from 32 to 2048 pixels, got {self.input_size}")
-        if self.levels not in ((32,), (16,), (16, 32)):
-            raise ModelError(f"levels must be (32,), (16,) or (16, 32), got {tuple(self.levels)}")
+        if self.levels not in ((32,), (16,), (16, 32)) or any(type(level) is not int for level in self.levels):
+            raise ModelError(f"levels must be (32,), (16,) or (16, 32), got {self.levels!r}")
         if self.cells is not None and not 1 <= self.cells <= 64:
             raise ModelError(f"cells must be from 1 to 64, or None, got {self.cells}")
 
@@ -73,7 +79,7 @@ class GridSettings:
         try:
             values = json.loads(text)
             return cls(**{**values, "levels": tuple(values["levels"])})
-        except (ValueError, TypeError, KeyError) as error:
+        except (ModelError, ValueError, TypeError, KeyError) as error:
             raise WeightsError(f"{source}: its settings cannot be read: {error}") from None
 
     def changed(self, changes: Mapping[str, Any], source: str) -> GridSettings:

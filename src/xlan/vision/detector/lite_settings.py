@@ -20,6 +20,7 @@ from xlan.vision.detector.suppression import suppress
 from xlan.vision.image import original_size, square_pixels
 from xlan.vision.lite import SPECS
 from xlan.vision.regions import PreparedImage, grid_boxes
+from xlan.vision.values import check_flags, check_numbers, check_text, check_whole
 
 Floats = npt.NDArray[np.float32]
 LITE_EXTRACTOR = "lite-detector"  # its name in descriptions of features
@@ -66,6 +67,15 @@ class LiteDetectorSpec:
     score_offset: float = 0.0
 
     def __post_init__(self) -> None:
+        check_text(network=self.network)
+        check_whole(input_size=self.input_size, channels=self.channels, rounds=self.rounds, hidden=self.hidden)
+        check_numbers(score_slope=self.score_slope, score_offset=self.score_offset)
+        for name in self.classes:
+            check_text(**{"a name in classes": name})
+        for side in (*self.fine_sizes, *self.coarse_sizes):
+            check_numbers(**{"a side in fine_sizes or coarse_sizes": side})
+            if not 0 < side < math.inf:
+                raise ModelError(f"fine_sizes and coarse_sizes must be above 0, got {side}")
         if self.network not in SPECS:
             raise ModelError(f"unknown vision network {self.network!r}; there are: {', '.join(sorted(SPECS))}")
         if not 64 <= self.input_size <= 1024:
@@ -94,9 +104,12 @@ class LiteDetectorSpec:
     def from_dict(cls, values: dict[str, Any], *, what: str) -> LiteDetectorSpec:
         """Read what `to_dict` wrote; errors begin with `what`."""
         try:
-            tuples = {name: tuple(values[name]) for name in ("classes", "fine_sizes", "coarse_sizes")}
-            return cls(**{**values, **tuples})
-        except (TypeError, KeyError, ValueError) as error:
+            lists = {name: values[name] for name in ("classes", "fine_sizes", "coarse_sizes")}
+            for name, value in lists.items():
+                if not isinstance(value, list | tuple):
+                    raise ModelError(f"{name} must be a list, got {value!r}")
+            return cls(**{**values, **{name: tuple(value) for name, value in lists.items()}})
+        except (ModelError, TypeError, KeyError, ValueError) as error:
             raise ModelError(f"{what}: its sizes cannot be read: {error}") from None
 
     @property
@@ -194,6 +207,9 @@ class LiteSelection:
     grid: bool = False
 
     def __post_init__(self) -> None:
+        check_whole(fewest=self.fewest, most=self.most)
+        check_numbers(confidence=self.confidence)
+        check_flags(image_region=self.image_region, grid=self.grid)
         if not 0 <= self.fewest <= self.most or self.most < 1:
             raise ModelError(f"expected 0 <= fewest <= most regions, got {self.fewest} and {self.most}")
         if not 0 <= self.confidence <= 1:
