@@ -1,10 +1,10 @@
 """A gallery of photos explained by two models, as in the paper's last figure: the best region of each word.
 
-    python runs/gallery.py UPDOWN XLAN OUTPUT [--detector DIR] [--photos FOLDER] [--count 12]
+    python runs/gallery.py UPDOWN XLAN OUTPUT [--detector DIR] [--photos FOLDER] [--count 12] [--alone]
 
 The models are model directories; `OUTPUT` becomes a folder with `index.html`, which needs nothing else, and a page per
-photo. Without `--photos` the photographs that come with scikit-image are used, and drawings where it is not installed:
-pictures that may be shown to anybody.
+photo (not with `--alone`, whose figures are smaller). Without `--photos` the photographs that come with scikit-image
+are used, and drawings where it is not installed: pictures that may be shown to anybody.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from xlan.pages.layout import page, text
 from xlan.pipeline import Captioner
 from xlan.vision.image import FORMATS, open_image
 
-FIGURE_ACROSS = 1600  # pixels of a figure in the gallery
+FIGURE_ACROSS, SMALL_ACROSS = 1600, 820  # pixels of a figure in the gallery
 PHOTOGRAPHS = {
     "cat": "chelsea.png",
     "coffee": "coffee.png",
@@ -94,17 +94,19 @@ def explained(models: list[tuple[str, Captioner]], folder: Path | None, count: i
         yield Shown(name, image, [Account(called, model.caption(image, options)) for called, model in models])
 
 
-def card(shown: Shown) -> str:
-    """One picture of the gallery: its figure, the sentences as text, and the way to its page."""
+def card(shown: Shown, *, alone: bool) -> str:
+    """One picture of the gallery: its figure, the sentences as text, and the way to its page unless there is none."""
     figure = explanation_figure(shown.image, shown.accounts)
-    figure.thumbnail((FIGURE_ACROSS, 4 * FIGURE_ACROSS))
+    across = SMALL_ACROSS if alone else FIGURE_ACROSS
+    figure.thumbnail((across, 4 * across))
     file = io.BytesIO()
     figure.save(file, "JPEG", quality=82)
     address = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
     told = "; ".join(f"{account.model}: {account.caption.text}" for account in shown.accounts)
+    more = "" if alone else f'<p class="facts"><a href="{text(page_name(shown.name))}">word by word</a></p>'
     return (
         f'<section><h2>{text(shown.name)}</h2><img src="{address}" style="max-width:100%" alt="{text(told)}">'
-        f'<p class="facts"><a href="{text(page_name(shown.name))}">word by word</a></p></section>'
+        f"{more}</section>"
     )
 
 
@@ -124,6 +126,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--photos", type=Path, help="folder with pictures of your own")
     parser.add_argument("--count", type=int, default=12, help="most pictures")
+    parser.add_argument("--alone", action="store_true", help="one small page, without a page for each photo")
     given = parser.parse_args(arguments)
     try:
         models = [
@@ -133,9 +136,10 @@ def main(arguments: list[str]) -> int:
         given.output.mkdir(parents=True, exist_ok=True)
         cards = []
         for shown in explained(models, given.photos, given.count):
-            own = explanation_page(shown.image, shown.name, shown.accounts)
-            write_text(given.output / page_name(shown.name), own)
-            cards.append(card(shown))
+            if not given.alone:
+                own = explanation_page(shown.image, shown.name, shown.accounts)
+                write_text(given.output / page_name(shown.name), own)
+            cards.append(card(shown, alone=given.alone))
     except XlanError as error:
         print(error, file=sys.stderr)
         return 1

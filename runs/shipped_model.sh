@@ -61,7 +61,7 @@ for stage in xe scst larger; do
 done
 $xlan pack "$out/larger/last" --vision "$out/vision/vision.safetensors" --words "$out/vision/words.safetensors" \
   --features "$out/features288" --captions "$captions" -o "$out/model" --force
-$xlan confidence fit "$out/model" --captions "$captions" --features "$out/features288" --split val --odd 1400
+$xlan confidence fit "$out/model" --captions "$captions" --features "$out/features288" --split val --odd 420
 $xlan confidence check "$out/model" --captions "$captions" --features "$out/features288" --split test \
   -o "$out/reliability.html" --json >"$out/confidence.json"
 $python runs/shipped_card.py "$out" runs/mistakes.json runs/stages.json >"$out/card.md"

@@ -60,3 +60,9 @@ def test_what_cannot_be_used_is_one_line(
     (tmp_path / "empty").mkdir()
     assert gallery.main([*models, str(tmp_path / "out"), "--photos", str(tmp_path / "empty")]) == 1
     assert capsys.readouterr().err == f"{tmp_path / 'empty'}: expected pictures in this folder, found none\n"
+
+
+def test_one_page_alone(gallery: ModuleType, models: list[str], tmp_path: Path) -> None:
+    assert gallery.main([*models, str(tmp_path / "out"), "--count", "1", "--alone"]) == 0
+    assert [item.name for item in (tmp_path / "out").iterdir()] == ["index.html"]
+    assert "word by word" not in (tmp_path / "out" / "index.html").read_text()
