@@ -22,6 +22,7 @@ from xlan.confidence.evidence import Witness
 from xlan.confidence.judge import Judge
 from xlan.decoding import Forbid, MinLength, NoBadEnding, SuppressUnknown, beam_search
 from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
+from xlan.text.content import is_content
 from xlan.text.endings import BAD_ENDINGS
 from xlan.types import Caption
 from xlan.vision.familiar import Familiar
@@ -390,3 +391,22 @@ def test_options_of_the_wrong_kind_are_refused(given: dict[str, object], message
 def test_one_string_is_one_required_word() -> None:
     assert CaptionOptions(must="dog").must == ("dog",)  # type: ignore[arg-type]
     assert CaptionOptions(must=["dog", "cat"]).must == ("dog", "cat")  # type: ignore[arg-type]
+
+
+def test_captions_that_say_a_word_twice_come_last(captioner: Captioner) -> None:
+    def repeats(text: str) -> bool:
+        words = [word for word in text.split() if is_content(word)]
+        return len(set(words)) < len(words)
+
+    mixed = 0
+    for seed in range(12):
+        found = captioner.caption(noise(seed), beams=8, runners_up=1)
+        said = [found, *found.others]
+        flags = [repeats(one.text) for one in said]
+        assert flags == sorted(flags)
+        for flag in set(flags):
+            scores = [one.score for one, its in zip(said, flags, strict=True) if its is flag]
+            assert scores == sorted(scores, reverse=True)
+        assert all(word.runners_up for word in found.words)
+        mixed += len(set(flags)) == 2
+    assert mixed  # else nothing was shown

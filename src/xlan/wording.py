@@ -11,6 +11,7 @@ from xlan.errors import DecodingError
 from xlan.looking import where_most
 from xlan.options import CaptionOptions
 from xlan.required import RequiredWords
+from xlan.text.content import repeatable_ids
 from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Look, Regions, Word
@@ -37,6 +38,7 @@ def request_of(options: CaptionOptions, vocabulary: Vocabulary) -> SearchRequest
         attention=options.attention,
         runners_up=options.runners_up,
         never_named=frozenset({special.pad, special.bos, special.eos, special.unk}),
+        may_repeat=repeatable_ids(vocabulary),
     )
 
 

@@ -61,6 +61,7 @@ def by_python(table: Floats, special: SpecialIds, request: SearchRequest) -> Any
         found = search(model, fresh, 1, special, request)[0]
     except DecodingError:
         return "error"
+    found = [found[place] for place in request.order([one.ids for one in found])]
     others = runners_up(model, fresh, special, found[:1], request)[0]
     assert found[0].spatial is not None
     return [
@@ -91,6 +92,7 @@ def random_case(seed: int) -> tuple[Floats, SpecialIds, SearchRequest]:
         attention=True,
         runners_up=int(random.integers(1, 5)),
         never_named=frozenset({special.pad, special.bos, special.eos, special.unk}),
+        may_repeat=None if seed % 2 else frozenset(random.integers(0, size, size=4).tolist()),
     )
     return table, special, request
 
@@ -106,6 +108,7 @@ def test_the_search_gives_what_python_finds(under_node: UnderNode) -> None:
                 "special": {"pad": special.pad, "bos": special.bos, "eos": special.eos, "unk": special.unk},
                 "badEndings": sorted(request.bad_endings),
                 "runnersUp": request.runners_up,
+                "mayRepeat": None if request.may_repeat is None else sorted(request.may_repeat),
             },
         }
         for table, special, request in cases

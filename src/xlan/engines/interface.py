@@ -41,6 +41,7 @@ class SearchRequest:
         attention: also return `Decoded.spatial` and, where the model has one, `Decoded.channel`.
         runners_up: also return this many other ids for each place of the first caption.
         never_named: ids that are never runners-up.
+        may_repeat: ids that a sentence may say twice, see `order`; None when it may say any twice.
     """
 
     beams: int = 3
@@ -56,6 +57,23 @@ class SearchRequest:
     attention: bool = False
     runners_up: int = 0
     never_named: frozenset[int] = frozenset()
+    may_repeat: frozenset[int] | None = None
+
+    def order(self, found: Sequence[Sequence[int]]) -> list[int]:
+        """In which order the sentences that a search found are given back: those that say a word twice come last.
+
+        A beam search likes to repeat what it is sure of: "a cat laying on top of a cat".
+
+        Args:
+            found: ids of each sentence, the likeliest first.
+
+        Returns:
+            Their places, the likeliest first among those that repeat nothing, then among the others.
+        """
+        if self.samples or self.may_repeat is None:
+            return list(range(len(found)))
+        counted = [[i for i in ids if i not in self.may_repeat] for ids in found]
+        return sorted(range(len(found)), key=lambda place: len(set(counted[place])) < len(counted[place]))
 
     def chances(self) -> Floats:
         """`[samples, max_length]` numbers from 0 to below 1, one for each draw: the same for every image and engine.

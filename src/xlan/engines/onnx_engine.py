@@ -203,7 +203,10 @@ class OnnxEngine:
         if not images:
             return []
         fresh = self.model.start(self._memory(images), np.arange(len(images)), len(images))
-        found = search(self.model, fresh, len(images), self.special, request)
+        found = [
+            [image[place] for place in request.order([one.ids for one in image])]
+            for image in search(self.model, fresh, len(images), self.special, request)
+        ]
         others = runners_up(self.model, fresh, self.special, [image[0] for image in found], request)
         for image, places in zip(found, others, strict=True):
             image[0] = replace(image[0], runners_up=places)

@@ -83,8 +83,12 @@ class TorchEngine:
         with torch.inference_mode():
             encoded = self._encoded(images)
             found = self._search(encoded, request)
-            others = self._runners_up(encoded, found, request)
-        captions = _records(found, [len(image) for image in images])
+            captions = _records(found, [len(image) for image in images])
+            orders = [request.order([one.ids for one in image]) for image in captions]
+            first = torch.tensor([order[0] for order in orders], device=found.ids.device)
+            chosen = found.ids[torch.arange(len(orders), device=found.ids.device), first]
+            others = self._runners_up(encoded, chosen, request)
+        captions = [[image[place] for place in order] for image, order in zip(captions, orders, strict=True)]
         for image, places in zip(captions, others, strict=True):
             image[0] = replace(image[0], runners_up=tuple(places[: len(image[0].ids)]))
         return captions
@@ -142,14 +146,14 @@ class TorchEngine:
         )
 
     def _runners_up(
-        self, encoded: Encoded, found: DecodingResult, request: SearchRequest
+        self, encoded: Encoded, captions: Tensor, request: SearchRequest
     ) -> list[list[tuple[tuple[int, float], ...]]]:
-        """Per image, per place of its first caption: other ids and their log-probabilities."""
+        """Per image, per place of its caption `[B, T]`: other ids and their log-probabilities."""
         count = min(request.runners_up, self.vocab_size - len(request.never_named) - 1)
         if count < 1:
             return [[] for _ in range(len(encoded))]
         ids, log_probs = alternatives(
-            self.model, encoded, self.special, found.ids[:, 0], count=count, without=request.never_named
+            self.model, encoded, self.special, captions, count=count, without=request.never_named
         )
         return [
             [tuple(zip(*place, strict=True)) for place in zip(*image, strict=True)]

@@ -7,6 +7,9 @@ words that people use for the same picture too.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+
+from xlan.text.vocab import Vocabulary
 
 # Words that say nothing about what is seen; left and right change their meaning when a picture is mirrored.
 _STOP_TEXT = """
@@ -63,6 +66,14 @@ def fold(word: str) -> str:
     if word.endswith(("ches", "shes", "xes", "sses", "zzes")):
         return word[:-2]
     return word[:-1]
+
+
+@lru_cache(maxsize=16)
+def repeatable_ids(vocabulary: Vocabulary) -> frozenset[int]:
+    """Ids of the words that a sentence may well say twice, and the special ids."""
+    special = vocabulary.special
+    stop = (vocabulary.id_of(word) for word in STOP_WORDS if word in vocabulary)
+    return frozenset((special.pad, special.bos, special.eos, special.unk, *stop))
 
 
 def content_words(words: Iterable[str]) -> list[str]:

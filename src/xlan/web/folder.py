@@ -26,7 +26,7 @@ from xlan.files import sync_file, write_json
 from xlan.folders import check_free, whole_folder
 from xlan.options import EXPLAINED_RUNNERS_UP, CaptionOptions
 from xlan.pages.layout import STYLE
-from xlan.text.content import IRREGULAR, STOP_WORDS
+from xlan.text.content import IRREGULAR, STOP_WORDS, repeatable_ids
 from xlan.text.endings import bad_ending_ids
 from xlan.vision.familiar import FALL, NEIGHBOURS
 from xlan.web.runtime import VERSION, RuntimeFile, packed_runtime, read_runtime
@@ -152,6 +152,7 @@ def _about(found: ExportDirectory, name: str, runtime: dict[str, bytes]) -> dict
             "max_length": CaptionOptions().max_length,
             "runners_up": EXPLAINED_RUNNERS_UP,
             "bad_endings": sorted(bad_ending_ids(found.vocabulary)),
+            "may_repeat": sorted(repeatable_ids(found.vocabulary)),
             "min_side": found.vision.min_side,
         },
         "rules": {

@@ -5,7 +5,8 @@ import { Refusal } from "./basics.js";
 
 /**
  * @typedef {{pad: number, bos: number, eos: number, unk: number}} Special
- * @typedef {{beams: number, maxLength: number, special: Special, badEndings: number[], runnersUp: number}} Request
+ * @typedef {{beams: number, maxLength: number, special: Special, badEndings: number[], runnersUp: number,
+ *   mayRepeat?: number[]}} Request
  * @typedef {{row: number, ids: number[], logProbs: number[], rows: number[], total: number, finished: boolean}} Beam
  * @typedef {{ids: number[], words: number[], logProbs: number[], total: number, spatial: Float32Array[],
  *   runnersUp: [number, number][][]}} Decoded
@@ -71,7 +72,9 @@ export async function search(model, rows, request) {
     live.forEach((beam, row) => (beam.row = row));
   }
   if (!beams.length) throw new Refusal(`No sentence of at most ${maxLength} words is possible.`);
-  return beams.sort((a, b) => b.total - a.total).slice(0, width).map((beam, place) => {
+  const found = beams.sort((a, b) => b.total - a.total).slice(0, width);
+  if (request.mayRepeat) found.sort((a, b) => repeats(a.ids, request.mayRepeat) - repeats(b.ids, request.mayRepeat));
+  return found.map((beam, place) => {
     const finished = beam.ids[beam.ids.length - 1] === special.eos;
     const spatial = beam.rows.map((row, t) => steps[t].spatial.slice(row * steps[t].regions, (row + 1) * steps[t].regions));
     const others = place ? [] : beam.ids.map((id, t) => runnersUp(steps[t].logProbs, beam.rows[t], id, size, request));
@@ -84,6 +87,15 @@ export async function search(model, rows, request) {
       runnersUp: others,
     };
   });
+}
+
+/**
+ * 1 for a sentence that says a word twice, which then comes behind those that do not; else 0.
+ * @param {number[]} ids @param {number[]} [mayRepeat] ids that do not count
+ */
+function repeats(ids, mayRepeat) {
+  const counted = ids.filter((id) => !mayRepeat?.includes(id));
+  return Number(new Set(counted).size < counted.length);
 }
 
 /**

@@ -161,6 +161,7 @@ async function caption({ ort, vision, model, judge, web, about, vocabulary }, ph
     maxLength: web.decoding.max_length,
     special: vocabulary.special,
     badEndings: web.decoding.bad_endings,
+    mayRepeat: web.decoding.may_repeat,
     runnersUp: web.decoding.runners_up,
   });
   const captions = found.map((one) => ({
