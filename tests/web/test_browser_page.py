@@ -157,7 +157,8 @@ def calibrated(folder: Path) -> None:
     curves = [Curve(tuple(random.normal(scale=0.3, size=n)), (0.0, 0.5, 1.0), (0.1, 0.4, 0.9)) for n in sizes]
     Calibration(curves[0], curves[1], 300).save(folder / CALIBRATION)
     extras = {**found.extras, WORD_HEAD: folder / WORD_HEAD, CALIBRATION: folder / CALIBRATION}
-    save_pretrained(folder / "model", found.spec, load_file(SHIPPED / WEIGHTS), found.vocabulary, extras=extras)
+    weights = load_file(SHIPPED / WEIGHTS)
+    save_pretrained(folder / "model", found.spec, weights, found.vocabulary, extras=extras, features=found.features)
 
 
 TIE = 0.05  # of log-probability: processors round 8 bits a little differently
