@@ -21,7 +21,7 @@ from xlan.model.build import build_model
 from xlan.model.released import convert_released
 from xlan.training.distributed import World
 from xlan.training.rewards import RewardPool, Rewards
-from xlan.training.steps import SelfCritical, StepOutput, evaluating, leave_one_out, sampled_words, scst_step, xe_step
+from xlan.training.steps import SelfCritical, StepOutput, distinct, evaluating, leave_one_out, sampled_words, scst_step, xe_step
 from xlan.types import SpecialIds
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -151,6 +151,24 @@ class TestSelfCritical:
         for ours_one, parameter in zip(ours, model.parameters(), strict=True):
             torch.testing.assert_close(ours_one, parameter.grad, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.parametrize("baseline", ["greedy", "mean"])
+    def test_captions_drawn_twice_count_twice(self, baseline: str) -> None:
+        """Cold samples repeat themselves; each goes through the model once, and nothing else may tell."""
+        model, batch = tiny(**without_dropout()).double(), batch_of(3)
+        batch.features = batch.features.double()
+        results = []
+        for dropout in (True, False):  # there is no dropout to switch on: it only keeps equal captions apart
+            model.zero_grad()
+            output = critical(model, batch, samples=6, temperature=0.03, baseline=baseline, dropout=dropout)
+            output.loss.backward()
+            results.append((output, [parameter.grad.clone() for parameter in model.parameters()]))
+        (apart, gradients), (together, same_gradients) = results
+        assert apart.values["distinct"][0] < apart.values["distinct"][1]
+        assert any(gradient.abs().max() > 1e-3 for gradient in gradients)
+        torch.testing.assert_close(together.loss, apart.loss)
+        torch.testing.assert_close(same_gradients, gradients)
+        assert together.values["entropy"] == pytest.approx(apart.values["entropy"])
+
     def samples_and_advantage(self, model: Any, batch: FakeBatch) -> tuple[list[list[int]], list[float]]:
         seen: list[list[list[int]]] = []
 
@@ -245,6 +263,20 @@ def test_loss_on_greedy_captions_equals_the_released_code(reference_folder: Path
     log_p = model(features, mask, tokens, lengths, owner).log_softmax(-1).gather(1, targets[:, None])[:, 0]
     loss = -(log_p * outputs["rl_rewards"].repeat_interleave(lengths)).mean()
     torch.testing.assert_close(loss, outputs["rl_loss_on_greedy"][0], rtol=1e-9, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 4), st.integers(1, 5))
+def test_distinct_finds_every_caption_of_every_image_once(data: st.DataObject, images: int, n: int) -> None:
+    captions = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3), min_size=images * n, max_size=images * n)
+    drawn = data.draw(captions)
+    behind = data.draw(st.integers(0, 2))  # what stands behind the end must not matter
+    ids = torch.tensor([caption + [behind] * (4 - len(caption)) for caption in drawn]).reshape(images, n, 4)
+    rows, which = distinct(ids, torch.tensor([len(caption) for caption in drawn]).reshape(images, n))
+    keys = [(row // n, tuple(caption)) for row, caption in enumerate(drawn)]
+    assert sorted(keys[row] for row in rows.tolist()) == sorted(set(keys))
+    assert [keys[rows[group]] for group in which.tolist()] == keys
+    assert [row // n for row in rows.tolist()] == sorted(row // n for row in rows.tolist())
 
 
 @settings(deadline=None, max_examples=30)

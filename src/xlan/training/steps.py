@@ -118,6 +118,9 @@ def scst_step(
     - Rewards are neither scaled nor clipped; there is no KL or entropy term and no importance weight: every batch is
       sampled from the current weights and used for one update.
     - Captions cut off at `max_length` are trained on as they are, without an end.
+    - A caption that was drawn several times for an image goes through the second pass once, with the sum of its
+      advantages: the same gradient, and late in training, when samples resemble one another, much less work. With
+      `dropout` on each goes through by itself, under a mask of its own.
 
     Rewards are computed on worker processes while this process runs the teacher-forced pass, which does not need them.
     Sampling the *next* batch during that time would hide no more and would cost on-policy samples: they would come from
@@ -151,7 +154,9 @@ def scst_step(
     names = [image for image in batch.image_ids for _ in range(rows)]
     pending = how.rewards.submit(names, [caption for several in said for caption in several])
 
-    tokens, targets, lengths, owner = sampled_words(drawn.ids[:, -samples:], drawn.lengths[:, -samples:], how.special)
+    ids, all_lengths = drawn.ids[:, -samples:], drawn.lengths[:, -samples:]
+    once, which = _each(ids) if how.dropout else distinct(ids, all_lengths)
+    tokens, targets, lengths, owner = sampled_words(ids, all_lengths, how.special, once)
     with contextlib.nullcontext() if how.dropout else evaluating(model):
         logits: Tensor = model(batch.features, batch.mask, tokens, lengths, owner, boxes=batch.boxes)
     log_p_all = log_probabilities(logits)
@@ -164,13 +169,14 @@ def scst_step(
     base = scored[:, :1] if with_greedy else leave_one_out(reward)
 
     advantage = torch.from_numpy(reward - base).flatten().to(log_p.device)
-    total = policy_gradient(log_p, advantage.repeat_interleave(lengths))
-    words = len(log_p)
+    total = policy_gradient(log_p, summed(advantage, which).repeat_interleave(lengths))
+    words = int(all_lengths.sum())
     loss = total * (world.size / world.sum([words])[0])
     captions = [caption for several in said for caption in several[-samples:]]
     count = len(captions)
     lines = [caption[:-1] if caption[-1] == how.special.eos else caption for caption in captions]
-    entropy = -(log_p_all.detach() * log_p_all.detach().exp()).sum()
+    entropy = -(log_p_all.detach() * log_p_all.detach().exp()).sum(dim=1)
+    entropy *= summed(torch.ones_like(advantage), which).repeat_interleave(lengths)
     values = {
         "loss": (float(total.detach()), words),
         "reward": (float(reward.sum()), count),
@@ -179,24 +185,63 @@ def scst_step(
         "length": (float(sum(map(len, lines))), count),
         "bad_endings": (float(sum(not line or line[-1] in how.bad_endings for line in lines)), count),
         "distinct": (float(len(set(map(tuple, lines)))), count),
-        "entropy": (float(entropy), words),
+        "entropy": (float(entropy.sum()), words),
         "reward_wait": (waiting, 1.0),
     }
     return StepOutput(loss, captions=count, values=values, shown=("loss", "reward"))
 
 
-def sampled_words(ids: Tensor, lengths: Tensor, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sampled captions, `ids` `[B, n, T]` with `lengths` `[B, n]`, as teacher forcing wants them.
+def distinct(ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of the sampled captions, `ids` `[B, n, T]` with `lengths` `[B, n]`, are the same caption of the same image.
 
     Returns:
-        tokens `[B·n, T']` starting with `bos`, T' the longest length; targets `[W]`, the sampled words one after
-        another; lengths `[B·n]`; and owner `[B·n]`, the image of each caption.
+        rows `[U]`, one of the B·n captions for each different one, in the order of images; and which `[B·n]`, the place
+        of each caption among them.
+    """
+    images, n, positions = ids.shape
+    owner = torch.arange(images, device=ids.device).repeat_interleave(n)
+    real = ids.masked_fill(~real_positions(lengths, positions), 0).flatten(0, 1)
+    keys = torch.cat([owner[:, None], lengths.flatten()[:, None], real], dim=1)
+    found, which = torch.unique(keys, dim=0, return_inverse=True)
+    rows = torch.empty(len(found), dtype=torch.int64, device=ids.device)
+    rows[which] = torch.arange(images * n, device=ids.device)  # any of those that are the same
+    return rows, which
+
+
+def _each(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """As `distinct`, but every caption counts as different."""
+    rows = torch.arange(ids.shape[0] * ids.shape[1], device=ids.device)
+    return rows, rows
+
+
+def summed(values: Tensor, which: Tensor) -> Tensor:
+    """Values `[R]` added up by group: `which` `[R]` has the group of each, 0 to U − 1. → `[U]`."""
+    return values.new_zeros(int(which.max()) + 1).index_add_(0, which, values)
+
+
+def sampled_words(
+    ids: Tensor, lengths: Tensor, special: SpecialIds, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sampled captions, `ids` `[B, n, T]` with `lengths` `[B, n]`, as teacher forcing wants them.
+
+    Args:
+        ids: the captions.
+        lengths: of the captions, end included.
+        special: special ids.
+        rows: `[C]` only these of the B·n captions; by default all.
+
+    Returns:
+        tokens `[C, T']` starting with `bos`, T' the longest length; targets `[W]`, the sampled words one after
+        another; lengths `[C]`; and owner `[C]`, the image of each caption.
     """
     images, n, _ = ids.shape
+    owner = torch.arange(images, device=ids.device).repeat_interleave(n)
+    flat, lengths = ids.flatten(0, 1), lengths.flatten()
+    if rows is not None:
+        flat, lengths, owner = flat[rows], lengths[rows], owner[rows]
     longest = int(lengths.max())
-    flat, lengths = ids[..., :longest].flatten(0, 1), lengths.flatten()
-    start = flat.new_full((images * n, 1), special.bos)
-    owner = torch.arange(images, device=flat.device).repeat_interleave(n)
+    flat = flat[:, :longest]
+    start = flat.new_full((len(flat), 1), special.bos)
     return torch.cat([start, flat[:, :-1]], dim=1), flat[real_positions(lengths, longest)], lengths, owner
 
 
