@@ -21,7 +21,16 @@ from xlan.model.build import build_model
 from xlan.model.released import convert_released
 from xlan.training.distributed import World
 from xlan.training.rewards import RewardPool, Rewards
-from xlan.training.steps import SelfCritical, StepOutput, distinct, evaluating, leave_one_out, sampled_words, scst_step, xe_step
+from xlan.training.steps import (
+    SelfCritical,
+    StepOutput,
+    distinct,
+    evaluating,
+    leave_one_out,
+    sampled_words,
+    scst_step,
+    xe_step,
+)
 from xlan.types import SpecialIds
 
 ALONE = World(0, 1, torch.device("cpu"))
