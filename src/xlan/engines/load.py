@@ -39,7 +39,7 @@ from xlan.vision.detector.directory_settings import (
     read_settings,
     weights_name,
 )
-from xlan.vision.detector.lite_settings import LITE_EXTRACTOR, LiteSelection
+from xlan.vision.detector.lite_settings import LiteSelection
 from xlan.vision.familiar import Familiar
 from xlan.vision.grid_settings import GridSettings, trained_sizes
 from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
@@ -262,12 +262,10 @@ def _detector(found: ModelDirectory, directory: Path, **how: Any) -> RegionExtra
     if found.features.get("extractor") in REGION_EXTRACTORS:
         known = {"weights": found.features.get("weights")}
         check_same_extractor(known, made_by, model=str(found.path), features=str(directory))
-    options = detector_options(found.features)
-    if found.features.get("extractor") == LITE_EXTRACTOR:
-        try:
-            LiteSelection.of(options.get("regions"), options.get("confidence"), grid=options.get("grid", False))
-        except ModelError as error:
-            raise ModelError(f"{found.path / CONFIG}: its 'features' cannot be used: {error}") from None
+    try:
+        options = detector_options(found.features)
+    except ModelError as error:
+        raise ModelError(f"{found.path / CONFIG}: its 'features' cannot be used: {error}") from None
     extractor = open_detector(directory, vision=found.extras.get(VISION), **options, **how)
     if extractor.feature_dim != found.spec.feature_dim:
         raise ModelError(
