@@ -148,7 +148,7 @@ def export_model(
             if not got <= most
         ]
         if faults:
-            raise ModelError(f"{target}: the export differs from PyTorch: {', '.join(faults)}; nothing was written")
+            raise ModelError(f"{directory}: the export differs from PyTorch: {', '.join(faults)}; nothing was written")
         write_export(target, replace=replace, **arguments)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -21,7 +21,7 @@ from xlan.batch.storage import Storage
 from xlan.batch.worker import _extractor
 from xlan.caption_json import caption_record
 from xlan.cli.main import app
-from xlan.errors import BatchError, DataError
+from xlan.errors import BatchError, DataError, ModelError
 from xlan.exporting import export_model
 from xlan.vision.store import FeatureStore
 
@@ -345,6 +345,66 @@ def test_a_detector_computes_with_the_engine_that_was_asked_for(detector_directo
     job = Job("features", "out", engine=engine, detector=str(detector_directory))
     made_by = {"torch": "LiteExtractor", "onnx": "OnnxLiteDetector"}
     assert type(_extractor(job, "cpu")).__name__ == made_by[engine]
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_a_vision_file_computes_with_the_engine_that_was_asked_for(model_directory: Path, engine: str) -> None:
+    job = Job("features", "out", engine=engine, vision=str(model_directory / "vision.safetensors"))
+    made_by = {"torch": "GridExtractor", "onnx": "OnnxGridExtractor"}
+    assert type(_extractor(job, "cpu")).__name__ == made_by[engine]
+
+
+def test_both_engines_make_the_same_features_of_a_vision_file(
+    pictures: Path, model_directory: Path, tmp_path: Path
+) -> None:
+    vision = model_directory / "vision.safetensors"
+    stores = []
+    for engine in ("torch", "onnx"):
+        typed = ["batch", "features", pictures, "-o", tmp_path / engine, "--vision", vision, "--engine", engine]
+        assert CliRunner().invoke(app, [*map(str, typed), "--workers", "0"]).exit_code == 3
+        stores.append(FeatureStore(tmp_path / engine))
+    ours, theirs = stores
+    assert ours.extractor == theirs.extractor
+    for image_id in ours:
+        np.testing.assert_allclose(ours[image_id].features, theirs[image_id].features, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "message"),
+    [
+        ("onnx", "cuda", "the onnx engine computes on the cpu, got device 'cuda'; use the torch engine"),
+        ("auto", "nowhere", "device 'nowhere' cannot be used here"),
+        ("torch", "nowhere", "device 'nowhere' cannot be used here"),
+    ],
+)
+def test_a_device_that_cannot_be_used_with_a_vision_file_is_one_line(
+    model_directory: Path, engine: str, device: str, message: str
+) -> None:
+    job = Job("features", "out", engine=engine, vision=str(model_directory / "vision.safetensors"))
+    with pytest.raises(ModelError, match=message):
+        _extractor(job, device)
+
+
+def test_a_device_that_cannot_be_used_with_imagenet_weights_is_one_line() -> None:
+    with pytest.raises(ModelError, match="device 'nowhere' cannot be used here"):
+        _extractor(Job("features", "out", network="efficientnet-lite0"), "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--network", "ImageNet weights compute with torch, got onnx"), ("--detector", "only small detectors compute")],
+)
+def test_the_onnx_engine_is_refused_where_it_would_have_no_effect(
+    pictures: Path, tmp_path: Path, option: str, message: str
+) -> None:
+    (tmp_path / "bottom-up").mkdir()
+    (tmp_path / "bottom-up" / "detector.json").write_text('{"format": 1, "kind": "bottom-up", "file": {}}')
+    given = {"--network": "efficientnet-lite0", "--detector": str(tmp_path / "bottom-up")}[option]
+    typed = ["batch", "features", pictures, "-o", tmp_path / "out", option, given, "--engine", "onnx"]
+    result = CliRunner().invoke(app, [*map(str, typed), "--workers", "0"])
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_detectors_compute_on_the_cpu(pictures: Path, detector_directory: Path, tmp_path: Path) -> None:

@@ -297,6 +297,28 @@ def test_features_of_another_type_name_the_file_that_has_them(lite: Path, tmp_pa
         Captioner.from_pretrained(tmp_path / "model", detector=lite, engine=engine)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        (None, "selection must be an object, got None"),
+        ("confidence", "selection must be an object, got 'confidence'"),
+        ({"fewest": "10", "most": 36}, "fewest must be a whole number, got '10'"),
+        ({"confidence": [0.2]}, r"confidence must be a number, got \[0.2\]"),
+        ({"confidence": 2}, "confidence must be from 0 to 1, got 2"),
+    ],
+)
+def test_a_selection_of_another_type_names_the_file_that_has_it(
+    bottom_up: Path, tmp_path: Path, selection: object, message: str
+) -> None:
+    weights = load_detector(bottom_up).description["weights"]
+    words = Vocabulary.from_words(["a"])
+    spec = XLANSpec(form="paper", vocab_size=len(words), feature_dim=64, dim=8, depth=1)
+    description = {"extractor": "bottom-up", "weights": weights, "selection": selection}
+    save_pretrained(tmp_path / "model", spec, build_model(spec).state_dict(), words, features=description)
+    with pytest.raises(ModelError, match=rf"config\.json: its 'features' cannot be used: {message}"):
+        Captioner.from_pretrained(tmp_path / "model", detector=bottom_up)
+
+
 def test_regions_are_made_as_the_model_was_trained_on(photo: Path, lite: Path, tmp_path: Path) -> None:
     run("features", "extract", photo, "-o", tmp_path / "store", "--detector", lite, "--regions", "2", "--grid")
     words = Vocabulary.from_words(["a"])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 HIDE_TORCH = """
@@ -100,6 +101,18 @@ def test_the_small_detector_works_without_torch(detector_directory: Path, tmp_pa
     assert refused.stderr.splitlines() == [
         'error: this detector needs packages that are not installed; type: pip install "xlan[train]"'
     ]
+
+
+def test_batch_features_of_a_vision_file_work_without_torch(model_directory: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'xlan[batch]'")
+    Image.new("RGB", (80, 60), (200, 30, 30)).save(tmp_path / "red.png")
+    arguments = ("batch", "features", tmp_path / "red.png", "--vision", model_directory / "vision.safetensors")
+    done = command(*arguments, "-o", tmp_path / "store", "--workers", "0")
+    assert done.returncode == 0, done.stderr
+    refused = command(*arguments, "-o", tmp_path / "other", "--workers", "0", "--engine", "torch")
+    assert refused.stderr.splitlines()[-1] == (
+        'error: the torch engine needs packages that are not installed; type: pip install "xlan[train]"'
+    )
 
 
 def test_commands_that_need_torch_say_what_to_type(tmp_path: Path) -> None:

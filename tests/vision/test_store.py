@@ -25,7 +25,7 @@ from safetensors import safe_open
 from xlan.errors import FeatureError
 from xlan.types import Regions
 from xlan.vision import store as store_module
-from xlan.vision.shards import from_8_bits, to_8_bits
+from xlan.vision.shards import _convert, from_8_bits, to_8_bits
 from xlan.vision.store import FeatureStore, FeatureStoreWriter
 
 
@@ -484,3 +484,11 @@ def test_worker_processes_read_the_same(tmp_path: Path, method: str) -> None:
 def test_a_pickled_store_carries_no_features(tmp_path: Path) -> None:
     store = write(tmp_path / "s", {str(k): regions(50, 64, seed=k) for k in range(20)})
     assert len(pickle.dumps(store)) < 2000
+
+
+def test_without_torch_the_same_numbers_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.random.default_rng(0).lognormal(sigma=5, size=(40, 50)).astype(np.float32)
+    with_torch = _convert(features, "float16")
+    assert np.isinf(with_torch).any()  # some are too large for 16 bits
+    monkeypatch.setitem(sys.modules, "torch", None)  # from here on, importing it fails
+    np.testing.assert_array_equal(_convert(features, "float16"), with_torch)

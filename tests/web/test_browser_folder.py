@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from xlan.cli.main import app
 from xlan.errors import ModelError
-from xlan.exporting import export_model
+from xlan.exporting import TOLERANCES, Tolerance, export_model
 from xlan.pretrained import read_model_directory, save_pretrained
 from xlan.web import runtime
 from xlan.web.folder import POLICY, write_web
@@ -114,6 +114,48 @@ def test_a_model_of_region_features_is_refused(model_directory: Path, tmp_path: 
     export_model(tmp_path / "model", tmp_path / "export")
     with pytest.raises(ModelError, match="captions region features, not pictures; a page cannot use it"):
         write_web(tmp_path / "export", tmp_path / "page", name="tiny", runtime=RUNTIME)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_model_on_the_regions_of_a_detector_is_refused_before_it_is_exported(
+    model_directory: Path, detector_directory: Path, tmp_path: Path, shared: bool
+) -> None:
+    """Whether the detector shares the model's vision network or has its own."""
+    found = read_model_directory(model_directory)
+    extras = found.extras if shared else {}
+    save_pretrained(tmp_path / "model", found.spec, found.weights(), found.vocabulary, extras=extras)
+    shutil.copytree(detector_directory, tmp_path / "model" / "detector")
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "model"), "--web", str(tmp_path / "page")])
+    assert isinstance(done.exception, ModelError)
+    assert str(done.exception) == (
+        f"{tmp_path / 'model'}: captions the regions of its detector, which does not run in a page; give a model on "
+        f"grid cells, or use xlan serve --model {tmp_path / 'model'}"
+    )
+    assert done.output == ""
+    assert not (tmp_path / "page").exists()
+
+
+def test_a_model_without_vision_is_refused_before_it_is_exported(model_directory: Path, tmp_path: Path) -> None:
+    found = read_model_directory(model_directory)
+    save_pretrained(tmp_path / "model", found.spec, found.weights(), found.vocabulary)
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "model"), "--web", str(tmp_path / "page")])
+    assert str(done.exception) == (
+        f"{tmp_path / 'model'}: captions region features, not pictures; add the vision network that made them with "
+        "xlan pack --vision FILE"
+    )
+    assert done.output == ""
+
+
+def test_an_export_that_differs_names_the_model_that_was_given(
+    model_directory: Path, small_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the folder that it was written to on its way into the page."""
+    monkeypatch.setitem(TOLERANCES, "float16", Tolerance(0.0, 0.0))
+    package = archive(tmp_path / "package.tgz", small_files)
+    typed = ["export", str(model_directory), "--web", str(tmp_path / "page"), "--runtime", str(package), "--fp16"]
+    done = CliRunner().invoke(app, typed)
+    assert str(done.exception).startswith(f"{model_directory}: the export differs from PyTorch: ")
+    assert not (tmp_path / "page").exists()
 
 
 def archive(path: Path, files: dict[str, bytes]) -> Path:

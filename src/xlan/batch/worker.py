@@ -160,24 +160,19 @@ class Worker:
 
 
 def _extractor(job: Job, device: str) -> RegionExtractor:
+    from xlan.engines.load import open_detector, open_imagenet, open_vision
+
+    engine = cast("Any", job.engine)
     if job.detector is not None:
-        from xlan.engines.load import open_detector
-
-        return open_detector(job.detector, engine=cast("Any", job.engine), threads=job.threads, vision=job.vision)
-    if job.vision is not None or job.network is not None:
-        from xlan.vision.grid import GridExtractor
-        from xlan.vision.grid_settings import GridSettings
-
-        made = (
-            GridExtractor.load(job.vision)
-            if job.vision is not None
-            else GridExtractor.imagenet(GridSettings(network=cast("str", job.network)))
-        )
-        return made.to(cast("Any", device))
+        return open_detector(job.detector, engine=engine, threads=job.threads, vision=job.vision)
+    if job.vision is not None:
+        return open_vision(job.vision, engine=engine, device=device, threads=job.threads)
+    if job.network is not None:
+        return open_imagenet(job.network, device=device, threads=job.threads)
     from xlan.pipeline import Captioner
 
     path = find_model(job.model)
-    found = Captioner.from_pretrained(path, engine=cast("Any", job.engine), device=device, threads=job.threads)
+    found = Captioner.from_pretrained(path, engine=engine, device=device, threads=job.threads)
     if found.extractor is None:
         raise ModelError(f"{path}: has no vision network; choose one with --vision or --network")
     return found.extractor

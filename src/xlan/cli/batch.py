@@ -172,6 +172,12 @@ def features(
         raise typer.BadParameter("makes the regions itself; leave out --model and --network", param_hint="--detector")
     if detector is not None and device != "cpu":
         raise typer.BadParameter(f"detectors compute on the cpu, got {device}; leave it out", param_hint="--device")
+    if engine is EngineChoice.onnx and network is not None:
+        raise typer.BadParameter("ImageNet weights compute with torch, got onnx; leave it out", param_hint="--engine")
+    if engine is EngineChoice.onnx and detector is not None and not _is_small(detector):
+        raise typer.BadParameter(
+            f"only small detectors compute with onnx, {detector} with torch; leave it out", param_hint="--engine"
+        )
     job = Job(
         kind="features",
         output=_absolute(output),
@@ -189,6 +195,12 @@ def features(
         dtype=dtype.value,
     )
     _run(job, inputs, ray, workers, output, shard_size, column, id_column, keep_plan, overwrite)
+
+
+def _is_small(detector: Path) -> bool:
+    from xlan.vision.detector.directory_settings import LITE, read_settings
+
+    return read_settings(detector).get("kind") == LITE
 
 
 def _model(model: Path | None) -> str | None:

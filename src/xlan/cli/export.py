@@ -134,13 +134,35 @@ def _export_page(
     from xlan.web.runtime import read_runtime
 
     check_place(target, replace=replace)
+    made = is_export_directory(model)
+    if not made:
+        _check_captions_pictures(model)
     files = read_runtime(runtime)
     with tempfile.TemporaryDirectory() as scratch:
         ready = model
-        if not is_export_directory(model):
+        if not made:
             ready = _export(model, Path(scratch) / "model", precision, pictures).path
         size = write_web(ready, target, name=model.resolve().name, runtime=files, replace=replace)
     typer.echo(f"{target}: {size / 1e6:.1f} MB; try: python -m http.server --bind 127.0.0.1 -d {target}")
+
+
+def _check_captions_pictures(model: Path) -> None:
+    """Refuse a model that no page can use before it is exported."""
+    from xlan.engines.load import uses_own_detector
+    from xlan.errors import ModelError
+    from xlan.pretrained import VISION, read_model_directory
+
+    found = read_model_directory(model)
+    if uses_own_detector(found):
+        raise ModelError(
+            f"{model}: captions the regions of its detector, which does not run in a page; give a model on grid cells, "
+            f"or use xlan serve --model {model}"
+        )
+    if VISION not in found.extras:
+        raise ModelError(
+            f"{model}: captions region features, not pictures; add the vision network that made them with "
+            "xlan pack --vision FILE"
+        )
 
 
 def _pictures(sources: list[str]) -> Iterator[Image.Image]:

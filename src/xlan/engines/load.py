@@ -39,14 +39,16 @@ from xlan.vision.detector.directory_settings import (
     read_settings,
     weights_name,
 )
-from xlan.vision.detector.lite_settings import LITE_EXTRACTOR, LiteSelection
+from xlan.vision.detector.lite_settings import LiteSelection
 from xlan.vision.familiar import Familiar
-from xlan.vision.grid_settings import trained_sizes
+from xlan.vision.grid_settings import GridSettings, trained_sizes
 from xlan.vision.naming import LEAST_SCORE, MOST, NamingExtractor
 from xlan.vision.regions import RegionExtractor, check_same_extractor
 from xlan.vision.words import WordHead
 
 if TYPE_CHECKING:
+    import torch
+
     from xlan.vision.detector.detections import Detector
 
 EngineName = Literal["auto", "onnx", "torch"]
@@ -103,16 +105,14 @@ def load(
         ModelError: not a model directory, or the device cannot be used here.
         MissingExtraError: the engine is not installed.
     """
-    if engine not in ENGINES:
-        raise ModelError(f"engine: expected {', '.join(ENGINES)}, got {engine!r}")
+    _check_name(engine)
     if precision not in get_args(ComputePrecision):
         raise ModelError(f"precision: expected {', '.join(get_args(ComputePrecision))}, got {precision!r}")
     needs: dict[str, EngineName] = {"int8": "onnx", "bf16": "torch"}
     if engine not in ("auto", needs.get(precision, engine)):
         raise ModelError(f"precision {precision} goes with the {needs[precision]} engine, got {engine!r}")
     engine = needs.get(precision, engine)
-    if engine == "onnx" and device != "cpu":
-        raise ModelError(f"the onnx engine computes on the cpu, got device {device!r}; use the torch engine")
+    _check_device(engine, device)
     source = find_model(directory, revision=revision)
     if is_export_directory(source):
         if precision != "float32":
@@ -137,6 +137,16 @@ def load(
     return replace(loaded, extractor=_detector(found, directory, engine=same, threads=threads))
 
 
+def _check_name(engine: EngineName) -> None:
+    if engine not in ENGINES:
+        raise ModelError(f"engine: expected {', '.join(ENGINES)}, got {engine!r}")
+
+
+def _check_device(engine: EngineName, device: str) -> None:
+    if engine == "onnx" and device != "cpu":
+        raise ModelError(f"the onnx engine computes on the cpu, got device {device!r}; use the torch engine")
+
+
 def uses_own_detector(found: ModelDirectory) -> bool:
     """Whether a model is given the regions of the detector in its directory.
 
@@ -150,6 +160,52 @@ def _on_grid(found: ModelDirectory, detector: str | os.PathLike[str] | None) -> 
     directory means regions."""
     made_by = found.features.get("extractor")
     return made_by == "grid" or (made_by is None and detector is not None and not (found.path / DETECTOR).is_dir())
+
+
+def open_vision(
+    path: str | os.PathLike[str], *, engine: EngineName = "auto", device: str = "cpu", threads: int | None = None
+) -> RegionExtractor:
+    """The grid regions of a vision.safetensors, with either engine.
+
+    Args:
+        path: what `xlan adapt` wrote, or the file of a model directory.
+        engine: what computes; `auto` takes onnxruntime where it can.
+        device: where to compute.
+        threads: how many threads compute; None leaves it to the engine.
+
+    Raises:
+        ModelError: the device cannot be used here, or not with this engine.
+        WeightsError: the file is missing, damaged or of another format.
+        MissingExtraError: the engine is not installed.
+    """
+    _check_name(engine)
+    _check_device(engine, device)
+    if engine == "onnx" or (engine == "auto" and device == "cpu" and is_installed("onnxruntime")):
+        from xlan.engines.onnx_vision import OnnxGridExtractor
+
+        return OnnxGridExtractor.load(path, threads=threads)
+    where = _torch_device(device, threads)
+    from xlan.vision.grid import GridExtractor
+
+    return GridExtractor.load(path).to(where)
+
+
+def open_imagenet(network: str, *, device: str = "cpu", threads: int | None = None) -> RegionExtractor:
+    """The grid regions of a network with ImageNet weights, which only torch reads.
+
+    Args:
+        network: a name of `xlan.vision.lite.SPECS`.
+        device: where to compute.
+        threads: how many threads compute; None leaves it to torch.
+
+    Raises:
+        ModelError: no such network, or the device cannot be used here.
+        MissingExtraError: torch or the weights are not installed.
+    """
+    where = _torch_device(device, threads)
+    from xlan.vision.grid import GridExtractor
+
+    return GridExtractor.imagenet(GridSettings(network=network)).to(where)
 
 
 def open_detector(
@@ -206,12 +262,10 @@ def _detector(found: ModelDirectory, directory: Path, **how: Any) -> RegionExtra
     if found.features.get("extractor") in REGION_EXTRACTORS:
         known = {"weights": found.features.get("weights")}
         check_same_extractor(known, made_by, model=str(found.path), features=str(directory))
-    options = detector_options(found.features)
-    if found.features.get("extractor") == LITE_EXTRACTOR:
-        try:
-            LiteSelection.of(options.get("regions"), options.get("confidence"), grid=options.get("grid", False))
-        except ModelError as error:
-            raise ModelError(f"{found.path / CONFIG}: its 'features' cannot be used: {error}") from None
+    try:
+        options = detector_options(found.features)
+    except ModelError as error:
+        raise ModelError(f"{found.path / CONFIG}: its 'features' cannot be used: {error}") from None
     extractor = open_detector(directory, vision=found.extras.get(VISION), **options, **how)
     if extractor.feature_dim != found.spec.feature_dim:
         raise ModelError(
@@ -293,19 +347,13 @@ def load_export(directory: str | os.PathLike[str], *, threads: int | None = None
 
 
 def _torch(found: ModelDirectory, device: str, threads: int | None, *, bf16: bool) -> Loaded:
-    try:
-        import torch
+    where = _torch_device(device, threads)
+    import torch
 
-        from xlan.engines.torch_engine import TorchEngine, torch_device
-        from xlan.pretrained import load_model
-        from xlan.vision.grid import GridExtractor
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtraError("the torch engine", "train") from None
-    if threads is not None:
-        torch.set_num_threads(threads)
-    where = torch_device(device)
+    from xlan.engines.torch_engine import TorchEngine
+    from xlan.pretrained import load_model
+    from xlan.vision.grid import GridExtractor
+
     extractor = None
     if VISION in found.extras:
         extractor = GridExtractor.load(found.extras[VISION], **trained_sizes(found.features)).to(where)
@@ -318,6 +366,21 @@ def _torch(found: ModelDirectory, device: str, threads: int | None, *, bf16: boo
         judge=judge_of(found.extras),
         identity=found.identity,
     )
+
+
+def _torch_device(name: str, threads: int | None) -> torch.device:
+    """Where torch is to compute, with how many threads."""
+    try:
+        import torch
+
+        from xlan.engines.torch_engine import torch_device
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("the torch engine", "train") from None
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch_device(name)
 
 
 def judge_of(extras: Mapping[str, Path]) -> Judge:

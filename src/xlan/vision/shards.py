@@ -236,8 +236,11 @@ def _convert(features: npt.NDArray[np.floating], dtype: str) -> npt.NDArray[np.f
     copy = np.array(features, dtype=np.float32 if features.dtype != np.float16 else None, order="C")
     if copy.dtype == np.dtype(dtype):
         return copy
-    import torch  # readers of a store do without
-
+    try:
+        import torch
+    except ModuleNotFoundError:
+        with np.errstate(over="ignore"):
+            return copy.astype(dtype)
     # numpy takes ten times as long for float16, because features after a ReLU mispredict its branches. torch would
     # wake all its threads for a larger piece, which costs more than the work where other processes run.
     converted = np.empty_like(copy, dtype=dtype)

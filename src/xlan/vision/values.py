@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xlan.errors import ModelError
 
 
@@ -31,3 +33,24 @@ def check_text(**values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, str):
             raise ModelError(f"{name} must be text, got {value!r}")
+
+
+def check_choice(choices: Sequence[object], **values: object) -> None:
+    """Refuse what is none of `choices`; of another type, too: true is not 1."""
+    for name, value in values.items():
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
+            raise ModelError(f"{name} must be {' or '.join(map(str, choices))}, got {value!r}")
+
+
+def check_lists(**values: object) -> None:
+    """Refuse what is not a list."""
+    for name, value in values.items():
+        if not isinstance(value, list | tuple):
+            raise ModelError(f"{name} must be a list, got {value!r}")
+
+
+def check_objects(**values: object) -> None:
+    """Refuse what is not an object of JSON, a dictionary."""
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            raise ModelError(f"{name} must be an object, got {value!r}")

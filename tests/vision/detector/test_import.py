@@ -395,9 +395,9 @@ def test_directories_that_cannot_be_used(directory: Path, tmp_path: Path) -> Non
     for old, new, message in (
         ('"format": 1', '"format": 2', "format 2, this version of xlan reads format 1"),
         ('"kind": "bottom-up"', '"kind": "yolo"', "unknown kind of detector 'yolo'"),
-        ('"rpn": 64', '"rpn": 0', "sizes must be whole numbers from 1 to 8192"),
+        ('"rpn": 64', '"rpn": 0', "rpn must be from 1 to 8192, got 0"),
         ('"rpn": 64', '"rpn": 65', "does not fit this network; misshapen: rpn.conv.weight"),
-        ('"offset": 0,', "", "missing or unknown: .'offset'."),
+        ('"offset": 0,', "", "missing or unknown: offset"),
         ('"objects": []', '"objects": [3]', "'objects' must be a list of names"),
     ):
         assert old in text

@@ -10,7 +10,7 @@ last, boxes without background. `Convention` holds everything else the public ve
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -25,10 +25,12 @@ from xlan.vision.detector.conventions import Convention
 from xlan.vision.detector.nms import nms
 from xlan.vision.detector.pooling import roi_pool
 from xlan.vision.detector.resnet import Backbone, ResNetSpec, stage
+from xlan.vision.values import check_lists, check_objects, check_whole
 
 STRIDE = 16
 ANCHORS_PER_CELL = 12
 RATIOS = (0.5, 1.0, 2.0)
+MOST_CHANNELS = 8192  # and blocks, classes, attributes: beyond any public network, but not beyond memory
 _POOLED = 14
 # Regions that go through res5 together: their maps take about 100 MB at full size.
 _ROIS_PER_PASS = 32
@@ -67,15 +69,28 @@ class BottomUpSpec:
     def from_dict(cls, values: dict[str, Any], *, what: str) -> BottomUpSpec:
         """Read what `to_dict` wrote; errors begin with `what`."""
         try:
+            check_objects(spec=values)
+            check_objects(resnet=values["resnet"])
+            check_lists(blocks=values["resnet"]["blocks"])
             resnet = ResNetSpec(**{**values["resnet"], "blocks": tuple(values["resnet"]["blocks"])})
             spec = cls(**{**values, "resnet": resnet})
-        except (TypeError, KeyError, ValueError) as error:
+            spec._check()
+        except (ModelError, TypeError, KeyError) as error:
             raise ModelError(f"{what}: its sizes cannot be read: {error}") from None
-        numbers = [*spec.resnet.blocks, spec.resnet.stem, spec.resnet.width, spec.resnet.out, spec.rpn, spec.classes]
-        numbers += [spec.embedding, spec.attribute_hidden, spec.attributes + 1]
-        if any(type(number) is not int or not 1 <= number <= 8192 for number in numbers):
-            raise ModelError(f"{what}: sizes must be whole numbers from 1 to 8192, got {numbers}")
         return spec
+
+    def _check(self) -> None:
+        """Refuse sizes that no network has."""
+        if len(self.resnet.blocks) != 4:
+            raise ModelError(f"blocks must be 4 numbers, got {len(self.resnet.blocks)}")
+        sizes = [(field.name, getattr(self, field.name)) for field in fields(self) if field.name != "resnet"]
+        sizes += [(name, getattr(self.resnet, name)) for name in ("stem", "width", "out")]
+        sizes += [("a number in blocks", number) for number in self.resnet.blocks]
+        for name, size in sizes:
+            check_whole(**{name: size})
+            least = 0 if name == "attributes" else 1
+            if not least <= size <= MOST_CHANNELS:
+                raise ModelError(f"{name} must be from {least} to {MOST_CHANNELS}, got {size}")
 
 
 class Proposals(NamedTuple):

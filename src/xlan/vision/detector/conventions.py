@@ -12,12 +12,29 @@ a set of values and the network exists once.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xlan.errors import ModelError
+from xlan.vision.values import (
+    check_choice,
+    check_flags,
+    check_lists,
+    check_numbers,
+    check_objects,
+    check_text,
+    check_whole,
+)
 
 Resize = Literal["opencv", "torch", "pillow"]
 Anchors = Literal["caffe", "centred"]
+Rule = Literal["confident", "regressed"]
+
+
+def _check_within(low: float, high: float, **values: float) -> None:
+    check_numbers(**values)
+    for name, value in values.items():
+        if not low <= value <= high:
+            raise ModelError(f"{name} must be from {low} to {high}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -34,17 +51,22 @@ class Selection:
         confidence: what `confident` calls sure.
     """
 
-    rule: Literal["confident", "regressed"]
+    rule: Rule
     fewest: int
     most: int
     thresholds: tuple[float, ...]
     confidence: float = 0.2
 
     def __post_init__(self) -> None:
+        check_choice(get_args(Rule), rule=self.rule)
+        check_whole(fewest=self.fewest, most=self.most)
+        _check_within(0, 1, confidence=self.confidence)
+        for threshold in self.thresholds:
+            _check_within(0, 1, **{"an overlap in thresholds": threshold})
         if not 1 <= self.fewest <= self.most:
             raise ModelError(f"expected 1 <= fewest <= most regions, got {self.fewest} and {self.most}")
         if not self.thresholds:
-            raise ModelError("expected at least one overlap threshold, got none")
+            raise ModelError("thresholds must be at least one overlap, got none")
 
 
 @dataclass(frozen=True)
@@ -93,6 +115,23 @@ class Convention:
     proposal_overlap: float = 0.7
 
     def __post_init__(self) -> None:
+        check_text(name=self.name)
+        check_choice(get_args(Resize), resize=self.resize)
+        check_choice(get_args(Anchors), anchors=self.anchors)
+        check_choice((0, 1), offset=self.offset)
+        check_whole(short_side=self.short_side, long_side=self.long_side)
+        check_whole(proposals=self.proposals, proposals_before=self.proposals_before)
+        check_flags(cap_growth=self.cap_growth, min_side_kept=self.min_side_kept, filter_first=self.filter_first)
+        check_flags(nms_inclusive=self.nms_inclusive, none_competes=self.none_competes)
+        _check_within(0, 1, proposal_overlap=self.proposal_overlap)
+        _check_within(0, 100_000, min_side=self.min_side)
+        for name, values, count in (("mean", self.mean, 3), ("box_weights", self.box_weights, 4)):
+            if len(values) != count:
+                raise ModelError(f"{name} must be {count} numbers, got {len(values)}")
+        for value in self.mean:
+            _check_within(0, 255, **{"a number in mean": value})
+        for value in self.box_weights:
+            _check_within(0.01, 1000, **{"a number in box_weights": value})
         if not 1 <= self.short_side <= self.long_side <= 4096:
             raise ModelError(f"expected 1 <= short_side <= long_side <= 4096, got {self.short_side}, {self.long_side}")
         if not 1 <= self.proposals <= self.proposals_before <= 100_000:
@@ -108,14 +147,19 @@ class Convention:
     def from_dict(cls, values: dict[str, Any], *, what: str) -> Convention:
         """Read what `to_dict` wrote; errors begin with `what`."""
         known = {field.name for field in fields(cls)}
-        if not isinstance(values, dict) or set(values) != known:
-            got = sorted(set(values) ^ known) if isinstance(values, dict) else type(values).__name__
+        if not isinstance(values, dict):
+            raise ModelError(f"{what}: convention must be an object, got {values!r}")
+        if set(values) != known:
+            got = ", ".join(sorted(set(values) ^ known))
             raise ModelError(f"{what}: not the settings of a detector; missing or unknown: {got}")
         try:
+            check_objects(selection=values["selection"])
+            check_lists(thresholds=values["selection"]["thresholds"])
+            check_lists(mean=values["mean"], box_weights=values["box_weights"])
             selection = Selection(**{**values["selection"], "thresholds": tuple(values["selection"]["thresholds"])})
             tuples = {name: tuple(values[name]) for name in ("mean", "box_weights")}
             return cls(**{**values, **tuples, "selection": selection})
-        except (TypeError, KeyError, ValueError) as error:
+        except (ModelError, TypeError, KeyError) as error:
             raise ModelError(f"{what}: its settings cannot be read: {error}") from None
 
 

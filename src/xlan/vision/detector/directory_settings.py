@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from xlan.errors import ModelError, WeightsError
 from xlan.files import file_sha256, read_json
-from xlan.vision.detector.lite_settings import LITE_EXTRACTOR
+from xlan.vision.detector.conventions import CAFFE
+from xlan.vision.detector.lite_settings import LITE_EXTRACTOR, LiteSelection
+from xlan.vision.values import check_objects
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "detector.json", "detector.safetensors", "README.md"
@@ -35,7 +38,7 @@ def read_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
         raise ModelError(f"{source}: not a detector directory (there is no {CONFIG} in it); see `xlan import-detector`")
     settings = read_json(source / CONFIG, max_bytes=MAX_CONFIG_BYTES)
     if not isinstance(settings, dict) or not isinstance(settings.get("file"), dict):
-        raise ModelError(f"{source / CONFIG}: not the settings of a detector")
+        raise ModelError(f"{source / CONFIG}: not the settings of a detector (there is no object 'file' in it)")
     if settings.get("format") != FORMAT:
         raise ModelError(
             f"{source / CONFIG}: format {settings.get('format')!r}, this version of xlan reads format {FORMAT}"
@@ -53,14 +56,24 @@ def detector_options(features: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         features: description of the extractor (`FeatureStore.extractor`, `ModelDirectory.features`); empty if unknown.
+
+    Raises:
+        ModelError: no detector makes such regions.
     """
     kind = features.get("extractor")
     if kind not in REGION_EXTRACTORS:
         return {}
     rule = features if kind == LITE_EXTRACTOR else features.get("selection", {})
+    check_objects(selection=rule)
     options = {name: rule[name] for name in ("confidence", "grid") if name in rule}
     if "fewest" in rule and "most" in rule:
         options["regions"] = (rule["fewest"], rule["most"])
+    if kind == LITE_EXTRACTOR:
+        LiteSelection.of(options.get("regions"), options.get("confidence"), grid=options.get("grid", False))
+    else:
+        usual = CAFFE.selection
+        fewest, most = options.get("regions", (usual.fewest, usual.most))
+        replace(usual, fewest=fewest, most=most, confidence=options.get("confidence", usual.confidence))
     return options
 
 

@@ -20,7 +20,7 @@ from xlan.vision.detector.suppression import suppress
 from xlan.vision.image import original_size, square_pixels
 from xlan.vision.lite import SPECS
 from xlan.vision.regions import PreparedImage, grid_boxes
-from xlan.vision.values import check_flags, check_numbers, check_text, check_whole
+from xlan.vision.values import check_flags, check_lists, check_numbers, check_objects, check_text, check_whole
 
 Floats = npt.NDArray[np.float32]
 LITE_EXTRACTOR = "lite-detector"  # its name in descriptions of features
@@ -74,8 +74,8 @@ class LiteDetectorSpec:
             check_text(**{"a name in classes": name})
         for side in (*self.fine_sizes, *self.coarse_sizes):
             check_numbers(**{"a side in fine_sizes or coarse_sizes": side})
-            if not 0 < side < math.inf:
-                raise ModelError(f"fine_sizes and coarse_sizes must be above 0, got {side}")
+            if not 0 < side <= 4096:
+                raise ModelError(f"fine_sizes and coarse_sizes must be above 0 and at most 4096, got {side}")
         if self.network not in SPECS:
             raise ModelError(f"unknown vision network {self.network!r}; there are: {', '.join(sorted(SPECS))}")
         if not 64 <= self.input_size <= 1024:
@@ -104,10 +104,9 @@ class LiteDetectorSpec:
     def from_dict(cls, values: dict[str, Any], *, what: str) -> LiteDetectorSpec:
         """Read what `to_dict` wrote; errors begin with `what`."""
         try:
+            check_objects(spec=values)
             lists = {name: values[name] for name in ("classes", "fine_sizes", "coarse_sizes")}
-            for name, value in lists.items():
-                if not isinstance(value, list | tuple):
-                    raise ModelError(f"{name} must be a list, got {value!r}")
+            check_lists(**lists)
             return cls(**{**values, **{name: tuple(value) for name, value in lists.items()}})
         except (ModelError, TypeError, KeyError, ValueError) as error:
             raise ModelError(f"{what}: its sizes cannot be read: {error}") from None
