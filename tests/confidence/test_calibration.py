@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlan.confidence.calibration import Calibration, reliability
-from xlan.confidence.evidence import WORD_FEATURES, Evidence
+from xlan.confidence.evidence import WORD_FEATURES, Evidence, WholeCaption
 from xlan.confidence.measure import rank_correlation
 from xlan.errors import DataError, ModelError
 
@@ -25,9 +25,8 @@ def made_up(count: int, seed: int) -> tuple[list[Evidence], list[list[bool]]]:
         rows = random.normal(size=(words, len(WORD_FEATURES)))
         rows[:, 0] = 1.0
         chance = 1 / (1 + np.exp(-1.5 * np.tanh(rows[:, 1]) - rows[:, 6] + 0.3 * rows[:, 6] ** 2))
-        evidence.append(
-            Evidence(tuple(range(words)), rows, (float(rows[:, 3].mean()), *random.normal(size=2).tolist()))
-        )
+        whole = WholeCaption(float(rows[:, 3].mean()), *random.normal(size=5).tolist())
+        evidence.append(Evidence(tuple(range(words)), rows, whole))
         used.append((random.random(words) < chance).tolist())
     return evidence, used
 
@@ -51,7 +50,7 @@ def test_what_is_said_comes_true_on_captions_that_were_not_fitted(fitted: Calibr
 @settings(max_examples=30)
 @given(st.lists(st.floats(-50, 50), min_size=len(WORD_FEATURES), max_size=len(WORD_FEATURES)))
 def test_any_evidence_gives_a_chance(fitted_once: Calibration, row: list[float]) -> None:
-    known = Evidence((0,), np.array([row]), (row[1], row[2], row[3]))
+    known = Evidence((0,), np.array([row]), WholeCaption(*row[1:7]))
     assert 0 <= fitted_once.words(known)[0] <= 1
     assert 0 <= fitted_once.share(known) <= 1
 
@@ -62,7 +61,7 @@ def fitted_once(fitted: Calibration) -> Calibration:
 
 
 def test_a_caption_without_content_words_is_doubtful(fitted: Calibration) -> None:
-    nothing = Evidence((), np.zeros((0, len(WORD_FEATURES))), (-1.0, 0.0, 0.0))
+    nothing = Evidence((), np.zeros((0, len(WORD_FEATURES))), WholeCaption(-1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     assert fitted.share(nothing) < 0.5
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from xlan.confidence.evidence import WORD_FEATURES, Evidence, Witness
+from xlan.confidence.evidence import LEAST_DOUBT, WORD_FEATURES, Evidence, Witness
 from xlan.types import Regions, Word
 from xlan.vision.words import WordHead
 
@@ -55,9 +55,34 @@ def test_impossible_words_keep_finite_evidence() -> None:
     assert np.isfinite(known_about(Witness(), (Word("dog", 0.0),), []).words).all()
 
 
+DOG, KITE = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))  # chances: log-odds 4 - 2 or 5 - 3, and -2
+
+
 def test_coverage_is_the_share_of_what_is_expected_that_the_caption_names() -> None:
-    dog, kite = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))  # log-odds 4 - 2 or 5 - 3, and -2
-    assert known_about(Witness(HEAD), words("two dogs"), []).caption[2] == pytest.approx(dog / (dog + kite))
-    assert known_about(Witness(HEAD), words("a dog with a kite"), []).caption[2] == pytest.approx(1.0)
-    assert known_about(Witness(HEAD), words("a cow"), []).caption[2] == 0.0
-    assert known_about(Witness(), words("a dog"), []).caption[2] == 0.0
+    assert known_about(Witness(HEAD), words("two dogs"), []).caption.coverage == pytest.approx(DOG / (DOG + KITE))
+    assert known_about(Witness(HEAD), words("a dog with a kite"), []).caption.coverage == pytest.approx(1.0)
+    assert known_about(Witness(HEAD), words("a cow"), []).caption.coverage == 0.0
+    assert known_about(Witness(), words("a dog"), []).caption.coverage == 0.0
+
+
+def test_a_rare_word_covers_more() -> None:
+    dog, kite = DOG * math.log(2), KITE * math.log(4)  # the first and the third of the head's words, commonest first
+    assert known_about(Witness(HEAD), words("a kite"), []).caption.rare_coverage == pytest.approx(kite / (dog + kite))
+    assert known_about(Witness(HEAD), words("dog kite"), []).caption.rare_coverage == pytest.approx(1.0)
+    assert known_about(Witness(), words("a kite"), []).caption.rare_coverage == 0.0
+
+
+def test_doubt_tells_nearly_sure_words_apart_and_leaves_out_words_that_say_nothing() -> None:
+    surer, less_sure = (
+        known_about(Witness(), (Word("a", 0.1), Word("dog", probability)), []).caption.doubt
+        for probability in (0.99, 0.9)
+    )
+    assert surer == pytest.approx(math.log(0.01 + LEAST_DOUBT))
+    assert less_sure == pytest.approx(math.log(0.1 + LEAST_DOUBT))
+
+
+def test_a_picture_is_clear_when_its_likeliest_words_are_likely() -> None:
+    assert known_about(Witness(HEAD), words("a cow"), []).caption.clearness == pytest.approx(
+        (DOG**2 + KITE**2) / (DOG + KITE)
+    )
+    assert known_about(Witness(), words("a dog"), []).caption.clearness == 0.0

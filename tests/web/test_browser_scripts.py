@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from xlan.confidence.calibration import Calibration, Curve
-from xlan.confidence.evidence import CAPTION_FEATURES, WORD_FEATURES, Witness
+from xlan.confidence.evidence import CAPTION_FEATURES, CLEARLY_SEEN, LEAST_DOUBT, WORD_FEATURES, Witness
 from xlan.confidence.judge import Judge
 from xlan.engines.interface import Floats, SearchRequest
 from xlan.engines.numpy_search import Ints, runners_up, search
@@ -28,7 +28,14 @@ from xlan.vision.words import WordHead
 from xlan.web.folder import _STATIC
 
 UnderNode: TypeAlias = Callable[[str, list[Any]], list[Any]]
-RULES = {"stop_words": sorted(STOP_WORDS), "irregular": IRREGULAR, "neighbours": NEIGHBOURS, "fall": FALL}
+RULES = {
+    "stop_words": sorted(STOP_WORDS),
+    "irregular": IRREGULAR,
+    "neighbours": NEIGHBOURS,
+    "fall": FALL,
+    "least_doubt": LEAST_DOUBT,
+    "clearly_seen": CLEARLY_SEEN,
+}
 
 
 @dataclass(frozen=True)

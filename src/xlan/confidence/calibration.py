@@ -25,6 +25,7 @@ from xlan.files import read_json, write_text
 FORMAT = 1
 MAX_BYTES = 1 << 20
 FEWEST = 200  # captions to fit on
+BY_SCORE = 0.7  # how much the order of captions is by score, the rest by the share of right words
 _STEPS = 30  # of the monotone correction
 _RIDGE = 1.0
 
@@ -87,8 +88,8 @@ class Calibration:
             used: for each of its content words, whether people used it.
             scores: another score of each caption, such as CIDEr. The share of right words is a coarse measure: one dull
                 right word and a whole right sentence have the same. With scores, captions are put in order by an
-                estimate of both, half and half; the confidence is still the share of right words that is true of
-                captions at that place of the order.
+                estimate of both, of which the rank by score makes up `BY_SCORE`; the confidence is still the share of
+                right words that is true of captions at that place of the order.
 
         Raises:
             DataError: too few captions, or answers that are not one per content word.
@@ -105,7 +106,9 @@ class Calibration:
             np.concatenate([np.asarray(used[i], dtype=np.float64) for i in chosen]),
         )
         share = np.asarray([np.mean(used[i]) for i in chosen], dtype=np.float64)
-        good = share if scores is None else (share + ranks([scores[i] for i in chosen]) / len(chosen)) / 2
+        good = share
+        if scores is not None:
+            good = (1 - BY_SCORE) * share + BY_SCORE * ranks([scores[i] for i in chosen]) / len(chosen)
         captions = _fit(np.stack([_caption_features(words, evidence[i]) for i in chosen]), share, order_by=good)
         return cls(words, captions, len(chosen))
 

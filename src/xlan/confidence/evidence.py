@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,40 @@ WORD_FEATURES = (
     "seen_high",
     "log_familiarity",
 )
-CAPTION_FEATURES = ("constant", "mean_logit", "lowest_logit", "caption_log_probability", "log_familiarity", "coverage")
+CAPTION_FEATURES = (
+    "constant",
+    "mean_logit",
+    "lowest_logit",
+    "caption_log_probability",
+    "log_familiarity",
+    "coverage",
+    "rare_coverage",
+    "doubt",
+    "clearness",
+)
+LEAST_DOUBT = 0.01  # no probability is nearer to 1 than this
+CLEARLY_SEEN = 15  # words that the vision network finds likeliest, by which a picture is clear or not
+
+
+class WholeCaption(NamedTuple):
+    """What is known about a caption as a whole, besides its words one by one.
+
+    Attributes:
+        log_probability: mean log-probability of its words.
+        log_familiarity: how much the picture looks like those of training.
+        coverage: the share that it names of the words the vision network expects.
+        rare_coverage: the same with rare words counting more, as they do in CIDEr.
+        doubt: mean over its content words of the log of what is missing from a probability of 1. A model after
+            self-critical training is nearly sure of all its words; how nearly still tells.
+        clearness: how sure the vision network is of the words that it finds likeliest, 0 to 1.
+    """
+
+    log_probability: float
+    log_familiarity: float
+    coverage: float
+    rare_coverage: float
+    doubt: float
+    clearness: float
 
 
 @dataclass(frozen=True)
@@ -45,12 +78,12 @@ class Evidence:
     Attributes:
         places: which of its words are content words.
         words: `[K, len(WORD_FEATURES)]`, a row for each of them.
-        caption: what is known about the whole: mean log-probability of its words, log of familiarity, coverage.
+        caption: what is known about the whole.
     """
 
     places: tuple[int, ...]
     words: Floats
-    caption: tuple[float, float, float]
+    caption: WholeCaption
 
 
 @dataclass(frozen=True)
@@ -61,11 +94,15 @@ class Sight:
         familiarity: how much it looks like those of training, 0 to 1.
         seen: the log-odds of each word that the network can name; singular and plural are one, the likelier counts.
         expected: the sum of the chances of the content words among them.
+        expected_rare: the same, each multiplied by the word's rarity.
+        clearness: of the likeliest content words, the mean chance, weighted by chance.
     """
 
     familiarity: float
     seen: Mapping[str, float]
-    expected: float
+    expected: float = 0.0
+    expected_rare: float = 0.0
+    clearness: float = 0.0
 
 
 class Witness:
@@ -78,6 +115,8 @@ class Witness:
         self._order = np.argsort(forms, kind="stable")  # outputs of one form side by side
         self._starts = np.searchsorted(np.asarray(forms)[self._order], self._forms)
         self._is_content = np.array([is_content(form) for form in self._forms], dtype=bool)
+        self._rarity = np.log(2.0 + np.minimum.reduceat(self._order, self._starts)) if self._forms else np.empty(0)
+        self._rarity_of = dict(zip(self._forms, self._rarity.tolist(), strict=True))
 
     def check(self, width: int) -> None:
         """Refuse parts that were made for features of another width.
@@ -119,18 +158,35 @@ class Witness:
                 ]
             )
         table = np.asarray(rows, dtype=np.float64).reshape(len(places), len(WORD_FEATURES))
-        named = {fold(words[place].text) for place in places}
-        covered = float(sum(_chance(seen[word]) for word in named if word in seen))
-        coverage = covered / sight.expected if seen else 0.0
-        return Evidence(places, table, (mean, log_familiarity, coverage))
+        named = sorted({fold(words[place].text) for place in places} & seen.keys())
+        chances = [float(_chance(seen[word])) for word in named]
+        rare = [chance * self._rarity_of[word] for word, chance in zip(named, chances, strict=True)]
+        missing = [math.log(max(0.0, 1 - words[place].probability) + LEAST_DOUBT) for place in places]
+        whole = WholeCaption(
+            mean,
+            log_familiarity,
+            coverage=sum(chances) / sight.expected if seen else 0.0,
+            rare_coverage=sum(rare) / sight.expected_rare if seen else 0.0,
+            doubt=float(np.mean(missing)) if places else 0.0,
+            clearness=sight.clearness,
+        )
+        return Evidence(places, table, whole)
 
     def look(self, regions: Regions) -> Sight:
         """What the vision network sees in a picture, whatever is said about it."""
         if self.head is None or not self._forms:
-            return Sight(self.familiarity(regions), {}, 0.0)
+            return Sight(self.familiarity(regions), {})
         logits = np.maximum.reduceat(self.head.logits(regions)[self._order], self._starts).astype(np.float64)
         seen = dict(zip(self._forms, logits.tolist(), strict=True))
-        return Sight(self.familiarity(regions), seen, max(1e-9, float(_chance(logits[self._is_content]).sum())))
+        chances = _chance(logits[self._is_content])
+        likeliest = np.sort(chances)[-CLEARLY_SEEN:]
+        return Sight(
+            self.familiarity(regions),
+            seen,
+            expected=max(1e-9, float(chances.sum())),
+            expected_rare=max(1e-9, float(chances @ self._rarity[self._is_content])),
+            clearness=float(likeliest @ likeliest / max(1e-9, likeliest.sum())),
+        )
 
     def familiarity(self, regions: Regions) -> float:
         """How much the picture looks like those of training, 0 to 1; 1 where that is not known."""

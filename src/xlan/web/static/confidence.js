@@ -5,7 +5,8 @@
  * @typedef {{examples: Float32Array, near: number, width: number}} Familiar
  * @typedef {{words: string[], weight: Float32Array, bias: Float32Array, width: number}} Head
  * @typedef {{weights: number[], raw: number[], true: number[]}} Curve
- * @typedef {{stop_words: string[], irregular: Record<string, string>, neighbours: number, fall: number}} Rules
+ * @typedef {{stop_words: string[], irregular: Record<string, string>, neighbours: number, fall: number,
+ *   least_doubt: number, clearly_seen: number}} Rules
  * @typedef {{word: Curve, caption: Curve}} Calibration
  * @typedef {{text: string, probability: number, confidence?: number | null}} Word
  * @typedef {{words: Word[], confidence: number}} Caption
@@ -184,8 +185,20 @@ export class Judge {
     });
     const logits = (chances.length ? chances : [0.1]).map((share) => Math.log(share / (1 - share)));
     const expected = [...seen].filter(([form]) => !this.stop.has(form)).map(([form, odds]) => ({ form, chance: 1 / (1 + Math.exp(-odds)) }));
-    const covered = expected.filter(({ form }) => named.has(form));
-    const coverage = sum(covered.map((word) => word.chance)) / Math.max(1e-9, sum(expected.map((word) => word.chance)));
-    caption.confidence = chance(curves.caption, [1, mean(logits), Math.min(...logits), average, familiar, coverage]);
+    const share = (/** @type {(word: {form: string, chance: number}) => number} */ weight) =>
+      sum(expected.filter(({ form }) => named.has(form)).map(weight)) / Math.max(1e-9, sum(expected.map(weight)));
+    const rarity = (/** @type {string} */ form) => Math.log(2 + (this.outputs.get(form) ?? [0])[0]);
+    const content = caption.words.filter(({ text }) => !this.stop.has(text));
+    const missing = content.map(({ probability }) => Math.log(Math.max(0, 1 - probability) + this.rules.least_doubt));
+    const likeliest = expected.map((word) => word.chance).sort((a, b) => b - a).slice(0, this.rules.clearly_seen);
+    const whole = [
+      average,
+      familiar,
+      share((word) => word.chance),
+      share((word) => word.chance * rarity(word.form)),
+      missing.length ? mean(missing) : 0,
+      sum(likeliest.map((value) => value * value)) / Math.max(1e-9, sum(likeliest)),
+    ];
+    caption.confidence = chance(curves.caption, [1, mean(logits), Math.min(...logits), ...whole]);
   }
 }
