@@ -1,8 +1,10 @@
 """Does a picture resemble those a model has seen? Word probabilities alone do not tell: a model is sure of its grammar.
 
-A picture is the mean of its region features, as a direction. Its distance is 1 - cosine, averaged over the nearest of a
-few hundred training pictures. Up to the distance within which 95 % of these lie from one another, a picture is as
-familiar as any (1); beyond, familiarity falls off quickly towards 0, as it does for noise, blank pictures and drawings.
+A picture is the mean of its region features, as a direction, compared with those of a few hundred training pictures in
+two ways. Its distance is 1 - cosine, averaged over the nearest of them. Its richness is the share of the network's
+features that take part: blank pictures, noise and documents excite few of them, photos many. Up to the distance within
+which 95 % of the training pictures lie from one another, and down to the richness that 95 % of them have, a picture is as
+familiar as any (1); beyond, familiarity falls off quickly towards 0.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from xlan.weights import packed_rows, read_tensors, unpacked_rows
 NEIGHBOURS = 10
 EXAMPLES = 1000
 WITHIN = 0.95
-FALL = 6.0  # a picture 1.2 times as far as familiar ones keeps 30 %
+FALL = 6.0  # a picture 1.2 times as far as familiar ones, or as poor, keeps 30 %
 MAX_BYTES = 64 << 20
 
 Floats = npt.NDArray[np.float32]
@@ -38,10 +40,12 @@ class Familiar:
     Attributes:
         examples: `[M, D]` float32, one direction of length 1 for each of some training pictures.
         near: the distance up to which a picture is as familiar as any.
+        rich: the richness down to which it is; 0 where that was not measured.
     """
 
     examples: Floats
     near: float
+    rich: float = 0.0
 
     @classmethod
     def of(cls, pictures: Iterable[npt.NDArray[np.floating]]) -> Familiar:
@@ -56,22 +60,30 @@ class Familiar:
         examples = np.stack(directions)
         similar = examples @ examples.T
         np.fill_diagonal(similar, -np.inf)  # not to itself
-        return cls(examples, max(1e-6, float(np.quantile(_distances(similar), WITHIN))))
+        near, rich = np.quantile(_distances(similar), WITHIN), np.quantile(_richness(examples), 1 - WITHIN)
+        return cls(examples, max(1e-6, float(near)), float(rich))
 
     def distance(self, features: npt.NDArray[np.floating]) -> float:
         """How far a picture with region features `[N, D]` is from its nearest examples, 0 to 2."""
-        if features.ndim != 2 or features.shape[1] != self.examples.shape[1]:
-            raise ShapeError(f"expected features [N, {self.examples.shape[1]}], got {list(features.shape)}")
-        return float(_distances(_direction(features) @ self.examples.T))
+        return float(_distances(self._direction(features) @ self.examples.T))
 
     def familiarity(self, features: npt.NDArray[np.floating]) -> float:
         """How familiar a picture with region features `[N, D]` is, 0 to 1."""
-        return math.exp(-FALL * max(0.0, self.distance(features) / self.near - 1))
+        too_far = max(0.0, self.distance(features) / self.near - 1)
+        too_poor = max(0.0, self.rich / max(1e-9, float(_richness(self._direction(features)))) - 1)
+        return math.exp(-FALL * (too_far + too_poor))
+
+    def _direction(self, features: npt.NDArray[np.floating]) -> Floats:
+        if features.ndim != 2 or features.shape[1] != self.examples.shape[1]:
+            raise ShapeError(f"expected features [N, {self.examples.shape[1]}], got {list(features.shape)}")
+        return _direction(features)
 
     def to_bytes(self, *, int8: bool = False) -> bytes:
         """The content of `familiar.safetensors`: float16, or 8 bits."""
-        near: npt.NDArray[Any] = np.array([self.near], np.float32)
-        return save({**packed_rows("examples", self.examples, int8=int8), "near": near})
+        limits: dict[str, npt.NDArray[Any]] = {"near": np.array([self.near], np.float32)}
+        if self.rich:
+            limits["rich"] = np.array([self.rich], np.float32)
+        return save({**packed_rows("examples", self.examples, int8=int8), **limits})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, atomically."""
@@ -87,11 +99,15 @@ class Familiar:
         source = Path(path)
         tensors, _ = read_tensors(source, max_bytes=MAX_BYTES)
         examples, near = unpacked_rows("examples", tensors), tensors.get("near")
-        if examples is None or near is None or len(examples) <= NEIGHBOURS or near.shape != (1,):
-            raise WeightsError(f"{source}: expected more than {NEIGHBOURS} examples [M, D] and one number 'near'")
-        if not np.isfinite(examples).all() or not np.isfinite(near).all() or float(near[0]) <= 0:
+        rich = tensors.get("rich", np.zeros(1, np.float32))  # older files have none
+        if examples is None or near is None or len(examples) <= NEIGHBOURS or near.shape != (1,) or rich.shape != (1,):
+            raise WeightsError(
+                f"{source}: expected more than {NEIGHBOURS} examples [M, D] and numbers 'near' and 'rich'"
+            )
+        usable = all(np.isfinite(values).all() for values in (examples, near, rich))
+        if not usable or float(near[0]) <= 0 or not 0 <= float(rich[0]) <= 1:
             raise WeightsError(f"{source}: has values that are not usable numbers; the file is damaged")
-        return cls(examples, float(near[0]))
+        return cls(examples, float(near[0]), float(rich[0]))
 
 
 def _direction(features: npt.NDArray[np.floating]) -> Floats:
@@ -102,3 +118,8 @@ def _direction(features: npt.NDArray[np.floating]) -> Floats:
 def _distances(similar: Floats) -> Floats:
     """`[..., M]` cosines → `[...]` mean distance of the nearest."""
     return np.asarray(1 - np.sort(similar, axis=-1)[..., -NEIGHBOURS:].mean(axis=-1), dtype=np.float32)
+
+
+def _richness(directions: Floats) -> Floats:
+    """`[..., D]` directions of length 1 → `[...]` share of the features that take part: 1/D for one alone, 1 for all."""
+    return np.asarray(np.abs(directions).sum(axis=-1) ** 2 / directions.shape[-1], dtype=np.float32)

@@ -2,7 +2,7 @@
 // How far a caption can be believed: the rule of xlan.confidence, with what the model's folder has for it.
 
 /**
- * @typedef {{examples: Float32Array, near: number, width: number}} Familiar
+ * @typedef {{examples: Float32Array, near: number, rich: number, width: number}} Familiar
  * @typedef {{words: string[], weight: Float32Array, bias: Float32Array, width: number}} Head
  * @typedef {{weights: number[], raw: number[], true: number[]}} Curve
  * @typedef {{stop_words: string[], irregular: Record<string, string>, neighbours: number, fall: number,
@@ -80,8 +80,8 @@ export function tensorsOf(file) {
 
 /** What a model's training pictures look like. @param {ArrayBuffer} file @returns {Familiar} */
 export function familiarOf(file) {
-  const { examples, near } = tensorsOf(file).tensors;
-  return { examples: examples.data, near: near.data[0], width: examples.shape[1] };
+  const { examples, near, rich } = tensorsOf(file).tensors;
+  return { examples: examples.data, near: near.data[0], rich: rich?.data[0] ?? 0, width: examples.shape[1] };
 }
 
 /** Which words the vision network can name. @param {ArrayBuffer} file @returns {Head} */
@@ -115,7 +115,7 @@ export class Judge {
   /** How much a picture looks like those of training, 0 to 1; 1 where that is not known. @param {Regions} regions */
   familiarity({ features, count, width }) {
     if (!this.familiar) return 1;
-    const { examples, near } = this.familiar;
+    const { examples, near, rich } = this.familiar;
     const direction = new Float32Array(width);
     features.forEach((value, i) => (direction[i % width] += value / count));
     const length = Math.max(1e-12, Math.hypot(...direction));
@@ -125,7 +125,9 @@ export class Judge {
       return sum / length;
     });
     const nearest = cosines.sort((a, b) => b - a).slice(0, this.rules.neighbours);
-    return Math.exp(-this.rules.fall * Math.max(0, (1 - mean(nearest)) / near - 1));
+    const richness = (direction.reduce((total, value) => total + Math.abs(value), 0) / length) ** 2 / width;
+    const tooFar = Math.max(0, (1 - mean(nearest)) / near - 1);
+    return Math.exp(-this.rules.fall * (tooFar + Math.max(0, rich / Math.max(1e-9, richness) - 1)));
   }
 
   /**
