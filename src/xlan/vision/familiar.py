@@ -3,8 +3,8 @@
 A picture is the mean of its region features, as a direction, compared with those of a few hundred training pictures in
 two ways. Its distance is 1 - cosine, averaged over the nearest of them. Its richness is the share of the network's
 features that take part: blank pictures, noise and documents excite few of them, photos many. Up to the distance within
-which 95 % of the training pictures lie from one another, and down to the richness that 95 % of them have, a picture is as
-familiar as any (1); beyond, familiarity falls off quickly towards 0.
+which 95 % of the training pictures lie from one another, and down to the richness that 95 % of them have, a picture is
+as familiar as any (1); beyond, familiarity falls off quickly towards 0.
 """
 
 from __future__ import annotations
@@ -121,5 +121,5 @@ def _distances(similar: Floats) -> Floats:
 
 
 def _richness(directions: Floats) -> Floats:
-    """`[..., D]` directions of length 1 → `[...]` share of the features that take part: 1/D for one alone, 1 for all."""
+    """`[..., D]` directions of length 1 → `[...]` share of features that take part: 1/D for one alone, 1 for all."""
     return np.asarray(np.abs(directions).sum(axis=-1) ** 2 / directions.shape[-1], dtype=np.float32)
