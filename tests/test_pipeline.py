@@ -22,11 +22,12 @@ from xlan.confidence.evidence import Witness
 from xlan.confidence.judge import Judge
 from xlan.decoding import Forbid, MinLength, NoBadEnding, SuppressUnknown, beam_search
 from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
-from xlan.text.content import is_content
+from xlan.text.content import content_words, is_content
 from xlan.text.endings import BAD_ENDINGS
 from xlan.types import Caption
 from xlan.vision.familiar import Familiar
 from xlan.vision.image import ImageLimits
+from xlan.vision.words import WordHead
 
 
 @pytest.fixture(scope="module", params=["onnx", "torch"])
@@ -410,3 +411,25 @@ def test_captions_that_say_a_word_twice_come_last(captioner: Captioner) -> None:
         assert all(word.runners_up for word in found.words)
         mixed += len(set(flags)) == 2
     assert mixed  # else nothing was shown
+
+
+def test_among_sentences_the_one_that_names_what_the_network_sees_comes_first(captioner: Captioner) -> None:
+    """A head that sees nothing but one word, which the second-best sentence has and the best has not."""
+    for seed in range(20):
+        plain = captioner.caption(noise(seed), beams=8)
+        said = set(content_words(plain.text.split()))
+        other = next((one for one in plain.others if set(content_words(one.text.split())) - said), None)
+        if other is not None:
+            break
+    assert other is not None
+    (word, *_) = sorted(set(content_words(other.text.split())) - said)
+    width = captioner.engine.feature_dim
+    head = WordHead((word, "unsaid"), np.zeros((2, width), np.float32), np.array([9, -9], np.float32))
+    seeing = Captioner(captioner.engine, captioner.vocabulary, captioner.extractor, judge=Judge(Witness(head)))
+    found = seeing.caption(noise(seed), beams=8, runners_up=1)
+    assert word in content_words(found.text.split())
+    assert {found.text, *(one.text for one in found.others)} == {plain.text, *(one.text for one in plain.others)}
+    named = [one for one in (plain, *plain.others) if word in content_words(one.text.split())]
+    assert found.text in [one.text for one in named]
+    assert found.score in [one.score for one in named]  # the score is still the log-probability
+    assert all(place.runners_up for place in found.words)

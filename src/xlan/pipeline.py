@@ -14,8 +14,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
+from xlan.confidence.evidence import Sight
 from xlan.confidence.judge import Judge
-from xlan.engines.interface import Engine
+from xlan.engines.interface import Engine, Worth
 from xlan.engines.load import ComputePrecision, EngineName, load
 from xlan.errors import ImageError, ModelError
 from xlan.options import DEFAULT_OPTIONS, CaptionOptions, check_batch_size
@@ -25,7 +26,7 @@ from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, ImageSource, open_ima
 from xlan.vision.many import extract_many
 from xlan.vision.naming import NamingExtractor, unnamed
 from xlan.vision.regions import PreparedImage, RegionExtractor
-from xlan.wording import caption_of, cost_of, request_of
+from xlan.wording import caption_of, cost_of, request_of, worth_of
 
 
 class Captioner:
@@ -202,9 +203,16 @@ class Captioner:
         """Caption images from their regions, as one batch."""
         if not regions:
             return []
-        found = self.engine.decode(regions, request_of(options, self.vocabulary))
-        pairs = zip(found, regions, strict=True)
-        return [self.judge.judge(caption_of(beams, image, self.vocabulary), image) for beams, image in pairs]
+        sights = [self.judge.witness.look(image) for image in regions]
+        found = self.engine.decode(regions, request_of(options, self.vocabulary), self.worths(sights))
+        return [
+            self.judge.judge(caption_of(beams, image, self.vocabulary), sight)
+            for beams, image, sight in zip(found, regions, sights, strict=True)
+        ]
+
+    def worths(self, sights: Sequence[Sight]) -> list[Worth | None]:
+        """What the vision network's own opinion of some pictures is worth when their captions are put in order."""
+        return [worth_of(self.judge.witness.worth(sight), self.vocabulary) for sight in sights]
 
     @property
     def names_things(self) -> bool:

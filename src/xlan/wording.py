@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
-from xlan.engines.interface import Decoded, Floats, SearchRequest
+import numpy as np
+
+from xlan.engines.interface import Decoded, Floats, Ints, SearchRequest, Worth
 from xlan.errors import DecodingError
 from xlan.looking import where_most
 from xlan.options import CaptionOptions
 from xlan.required import RequiredWords
-from xlan.text.content import repeatable_ids
+from xlan.text.content import fold, repeatable_ids
 from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Look, Regions, Word
@@ -40,6 +43,21 @@ def request_of(options: CaptionOptions, vocabulary: Vocabulary) -> SearchRequest
         never_named=frozenset({special.pad, special.bos, special.eos, special.unk}),
         may_repeat=repeatable_ids(vocabulary),
     )
+
+
+def worth_of(naming: Mapping[str, float], vocabulary: Vocabulary) -> Worth | None:
+    """What words are worth by folded form (`Witness.worth`), as an engine wants it; None where nothing is known."""
+    if not naming:
+        return None
+    forms, which = _forms(vocabulary)
+    return Worth(np.array([naming.get(form, 0.0) for form in forms], np.float32)[which], which)
+
+
+@lru_cache(maxsize=4)
+def _forms(vocabulary: Vocabulary) -> tuple[list[str], Ints]:
+    """The folded forms of a vocabulary's words, and which of them each id has."""
+    forms = {form: i for i, form in enumerate(dict.fromkeys(map(fold, vocabulary.words)))}
+    return list(forms), np.array([forms[fold(word)] for word in vocabulary.words], np.int64)
 
 
 def cost_of(options: CaptionOptions, vocabulary: Vocabulary) -> int:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from xlan.confidence.evidence import LEAST_DOUBT, WORD_FEATURES, Evidence, Witness
+from xlan.confidence.evidence import LEAST_DOUBT, NAMING, WORD_FEATURES, Evidence, Witness
 from xlan.types import Regions, Word
 from xlan.vision.words import WordHead
 
@@ -70,6 +70,14 @@ def test_a_rare_word_covers_more() -> None:
     assert known_about(Witness(HEAD), words("a kite"), []).caption.rare_coverage == pytest.approx(kite / (dog + kite))
     assert known_about(Witness(HEAD), words("dog kite"), []).caption.rare_coverage == pytest.approx(1.0)
     assert known_about(Witness(), words("a kite"), []).caption.rare_coverage == 0.0
+
+
+def test_naming_what_is_seen_is_worth_its_share_of_what_is_expected() -> None:
+    witness = Witness(HEAD)
+    worth = witness.worth(witness.look(PICTURE))
+    assert sum(worth.values()) == pytest.approx(NAMING)
+    assert worth["kite"] == pytest.approx(NAMING * known_about(witness, words("a kite"), []).caption.rare_coverage)
+    assert Witness().worth(Witness().look(PICTURE)) == {}
 
 
 def test_doubt_tells_nearly_sure_words_apart_and_leaves_out_words_that_say_nothing() -> None:

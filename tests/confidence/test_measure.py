@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from xlan.confidence.evidence import Sight
 from xlan.confidence.judge import Judge
 from xlan.confidence.measure import Answer, measure, rank_correlation, used_by_people
 from xlan.errors import DataError
-from xlan.types import Caption, Regions, Word
-
-PICTURE = Regions(np.ones((2, 3), np.float32), np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1]], np.float32))
+from xlan.types import Caption, Word
 
 
 def caption(text: str, chance: float = 0.5, others: tuple[Caption, ...] = ()) -> Caption:
@@ -39,7 +37,7 @@ def test_ranks_correlate_as_scipy_says(first: list[float], random) -> None:
 
 
 def test_without_calibration_confidence_is_the_mean_probability_of_the_words() -> None:
-    judged = Judge().judge(caption("a dog", 0.5, (caption("a cat", 0.25),)), PICTURE)
+    judged = Judge().judge(caption("a dog", 0.5, (caption("a cat", 0.25),)), Sight(1.0, {}))
     assert judged.confidence == pytest.approx(0.5)
     assert judged.others[0].confidence == pytest.approx(0.25)
     assert judged.words[1].confidence is None
@@ -47,7 +45,7 @@ def test_without_calibration_confidence_is_the_mean_probability_of_the_words() -
 
 def test_a_model_that_is_not_calibrated_cannot_be_measured() -> None:
     judge = Judge()
-    judged = judge.judge(caption("a dog"), PICTURE)
-    answer = Answer(judged, judge.evidence(judged, PICTURE), (True,))
+    judged = judge.judge(caption("a dog"), Sight(1.0, {}))
+    answer = Answer(judged, judge.evidence(judged, Sight(1.0, {})), (True,))
     with pytest.raises(DataError, match="not calibrated"):
         measure([answer] * 20, [1.0] * 20)

@@ -35,12 +35,14 @@ async function drafted({ data, width, height, least }) {
 }
 
 /** Files arrive in base64. */
-async function judged({ rules, familiar, head, calibration, captions, regions }) {
+async function judged({ rules, familiar, head, calibration, captions, regions, vocabulary }) {
   const { Judge, familiarOf, headOf } = await import("./confidence.js");
   const bytes = (text) => Uint8Array.from(Buffer.from(text, "base64")).buffer;
   const judge = new Judge(rules, familiar && familiarOf(bytes(familiar)), head && headOf(bytes(head)), calibration);
-  judge.judge(captions, { ...regions, features: Float32Array.from(regions.features) });
-  return captions.map(({ confidence, words }) => ({ confidence, words: words.map((word) => word.confidence ?? null) }));
+  const seen = judge.seen({ ...regions, features: Float32Array.from(regions.features) });
+  judge.judge(captions, { ...regions, features: Float32Array.from(regions.features) }, seen);
+  const believed = captions.map(({ confidence, words }) => ({ confidence, words: words.map((word) => word.confidence ?? null) }));
+  return { captions: believed, worth: judge.worth(seen, vocabulary) ?? null };
 }
 
 const functions = { search, squashed, drafted, judged };

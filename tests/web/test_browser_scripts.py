@@ -15,17 +15,19 @@ import pytest
 from PIL import Image
 
 from xlan.confidence.calibration import Calibration, Curve
-from xlan.confidence.evidence import CAPTION_FEATURES, CLEARLY_SEEN, LEAST_DOUBT, WORD_FEATURES, Witness
+from xlan.confidence.evidence import CAPTION_FEATURES, CLEARLY_SEEN, LEAST_DOUBT, NAMING, WORD_FEATURES, Witness
 from xlan.confidence.judge import Judge
-from xlan.engines.interface import Floats, SearchRequest
+from xlan.engines.interface import Floats, SearchRequest, Worth
 from xlan.engines.numpy_search import Ints, runners_up, search
 from xlan.errors import DecodingError
 from xlan.text.content import IRREGULAR, STOP_WORDS
+from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions, SpecialIds, Word
 from xlan.vision.familiar import FALL, NEIGHBOURS, Familiar
 from xlan.vision.image import square_pixels
 from xlan.vision.words import WordHead
 from xlan.web.folder import _STATIC
+from xlan.wording import worth_of
 
 UnderNode: TypeAlias = Callable[[str, list[Any]], list[Any]]
 RULES = {
@@ -33,6 +35,7 @@ RULES = {
     "irregular": IRREGULAR,
     "neighbours": NEIGHBOURS,
     "fall": FALL,
+    "naming": NAMING,
     "least_doubt": LEAST_DOUBT,
     "clearly_seen": CLEARLY_SEEN,
 }
@@ -62,13 +65,13 @@ class TableModel:
         return Remembered(rows.numbers[index])
 
 
-def by_python(table: Floats, special: SpecialIds, request: SearchRequest) -> Any:
+def by_python(table: Floats, special: SpecialIds, request: SearchRequest, worth: Worth | None) -> Any:
     model, fresh = TableModel(table), Remembered(np.zeros(1, np.int64))
     try:
         found = search(model, fresh, 1, special, request)[0]
     except DecodingError:
         return "error"
-    found = [found[place] for place in request.order([one.ids for one in found])]
+    found = [found[place] for place in request.order(found, worth)]
     others = runners_up(model, fresh, special, found[:1], request)[0]
     assert found[0].spatial is not None
     return [
@@ -84,7 +87,7 @@ def by_python(table: Floats, special: SpecialIds, request: SearchRequest) -> Any
     ]
 
 
-def random_case(seed: int) -> tuple[Floats, SpecialIds, SearchRequest]:
+def random_case(seed: int) -> tuple[Floats, SpecialIds, SearchRequest, Worth | None]:
     """Coarse values, so that many are equal; some models can end nowhere, some have one id for several things."""
     random = np.random.default_rng(seed)
     size = int(random.integers(6, 15))
@@ -101,7 +104,9 @@ def random_case(seed: int) -> tuple[Floats, SpecialIds, SearchRequest]:
         never_named=frozenset({special.pad, special.bos, special.eos, special.unk}),
         may_repeat=None if seed % 2 else frozenset(random.integers(0, size, size=4).tolist()),
     )
-    return table, special, request
+    forms = random.integers(0, 4, size=size)  # ids of one form are worth the same
+    worth = Worth(random.normal(scale=3, size=4).astype(np.float32)[forms], forms) if seed % 5 else None
+    return table, special, request, worth
 
 
 def test_the_search_gives_what_python_finds(under_node: UnderNode) -> None:
@@ -116,9 +121,10 @@ def test_the_search_gives_what_python_finds(under_node: UnderNode) -> None:
                 "badEndings": sorted(request.bad_endings),
                 "runnersUp": request.runners_up,
                 "mayRepeat": None if request.may_repeat is None else sorted(request.may_repeat),
+                "worth": worth and {"ids": worth.ids.tolist(), "forms": [f"form {form}" for form in worth.forms]},
             },
         }
-        for table, special, request in cases
+        for table, special, request, worth in cases
     ]
     lengths = set()
     for case, ours in zip(cases, under_node("search", asked), strict=True):
@@ -186,6 +192,7 @@ def test_confidence_is_that_of_python(under_node: UnderNode, tmp_path: Path, int
     familiar, head = Familiar.load(tmp_path / "familiar"), WordHead.load(tmp_path / "head")
     calibration = Calibration(curve(random, len(WORD_FEATURES)), curve(random, len(CAPTION_FEATURES)), 300)
     boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.5, 0, 1, 1]], np.float32)
+    vocabulary = Vocabulary.from_words(texts)
     asked, expected = [], []
     for number in range(40):
         regions = Regions(np.abs(random.normal(size=(3, width))).astype(np.float32), boxes)
@@ -204,14 +211,16 @@ def test_confidence_is_that_of_python(under_node: UnderNode, tmp_path: Path, int
             calibration if with_curves else None,
         )
         first, *others = captions
+        sight = judge.witness.look(regions)
         judged = judge.judge(
-            Caption(first.text, first.score, first.confidence, first.words, others=tuple(others)), regions
+            Caption(first.text, first.score, first.confidence, first.words, others=tuple(others)), sight
         )
-        expected.append([judged, *judged.others])
+        expected.append(([judged, *judged.others], worth_of(judge.witness.worth(sight), vocabulary)))
         as_curve = {name: vars(getattr(calibration, name)) for name in ("word", "caption")}
         asked.append(
             {
                 "rules": RULES,
+                "vocabulary": list(vocabulary.words),
                 "familiar": base64.b64encode(files["familiar"]).decode() if with_familiar else None,
                 "head": base64.b64encode(files["head"]).decode() if with_head else None,
                 "calibration": as_curve if with_curves else None,
@@ -230,7 +239,12 @@ def test_confidence_is_that_of_python(under_node: UnderNode, tmp_path: Path, int
                 },
             }
         )
-    for ours, theirs in zip(under_node("judged", asked), expected, strict=True):
+    for answer, (theirs, worth) in zip(under_node("judged", asked), expected, strict=True):
+        ours = answer["captions"]
+        assert (worth is None) == (answer["worth"] is None)
+        if worth is not None:
+            assert answer["worth"]["ids"] == pytest.approx(worth.ids.tolist(), abs=1e-5)
+            assert len({*zip(answer["worth"]["forms"], worth.forms.tolist(), strict=True)}) == len({*worth.forms})
         assert [one["confidence"] for one in ours] == pytest.approx([one.confidence for one in theirs], abs=1e-5)
         for one, other in zip(ours, theirs, strict=True):
             assert one["words"] == pytest.approx([word.confidence for word in other.words], abs=1e-5)

@@ -143,7 +143,7 @@ def _answers(
         regions = [store[key] for _, key in batch]
         found = captioner.caption_regions(regions)
         for (image, _), where, caption in zip(batch, regions, found, strict=True):
-            known = captioner.judge.evidence(caption, where)
+            known = captioner.judge.evidence(caption, captioner.judge.witness.look(where))
             yield image.captions, Answer(caption, known, used_by_people(caption, image.captions))
 
 
@@ -155,4 +155,4 @@ def _odd(captioner: Captioner, count: int) -> Iterator[Evidence]:
     for image in odd_pictures(count):
         (regions,) = extractor.extract([extractor.prepare(image)])
         (caption,) = captioner.caption_regions([regions])
-        yield captioner.judge.evidence(caption, regions)
+        yield captioner.judge.evidence(caption, captioner.judge.witness.look(regions))

@@ -46,6 +46,7 @@ CAPTION_FEATURES = (
     "doubt",
     "clearness",
 )
+NAMING = 20.0  # what naming everything that the vision network expects adds to a caption's log-probability
 LEAST_DOUBT = 0.01  # no probability is nearer to 1 than this
 CLEARLY_SEEN = 15  # words that the vision network finds likeliest, by which a picture is clear or not
 
@@ -187,6 +188,18 @@ class Witness:
             expected_rare=max(1e-9, float(chances @ self._rarity[self._is_content])),
             clearness=float(likeliest @ likeliest / max(1e-9, likeliest.sum())),
         )
+
+    def worth(self, sight: Sight) -> dict[str, float]:
+        """What naming a word adds to the log-probability of a caption when captions are put in order.
+
+        A captioner after self-critical training finds many sentences nearly as likely as its first. Those that name
+        more of what the vision network expects, rare words above all, are better.
+        """
+        return {
+            form: NAMING * float(_chance(odds)) * self._rarity_of[form] / sight.expected_rare
+            for form, odds in sight.seen.items()
+            if is_content(form)
+        }
 
     def familiarity(self, regions: Regions) -> float:
         """How much the picture looks like those of training, 0 to 1; 1 where that is not known."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from xlan.confidence.calibration import Calibration
 from xlan.confidence.evidence import Evidence, Sight, Witness
-from xlan.types import Caption, Regions, Word
+from xlan.types import Caption, Word
 
 
 class Judge:
@@ -23,18 +23,22 @@ class Judge:
         self.witness = witness if witness is not None else Witness()
         self.calibration = calibration
 
-    def judge(self, caption: Caption, regions: Regions) -> Caption:
-        """The caption and its `others` with their confidences, and those of their content words."""
-        everything, sight = (caption, *caption.others), self.witness.look(regions)
+    def judge(self, caption: Caption, sight: Sight) -> Caption:
+        """The caption and its `others` with their confidences, and those of their content words.
+
+        Args:
+            caption: of a picture.
+            sight: what the vision network sees in it (`Witness.look`).
+        """
+        everything = (caption, *caption.others)
         judged = [
             self._one(one, [other.words for j, other in enumerate(everything) if j != i], sight)
             for i, one in enumerate(everything)
         ]
         return replace(judged[0], others=tuple(judged[1:]))
 
-    def evidence(self, caption: Caption, regions: Regions) -> Evidence:
+    def evidence(self, caption: Caption, sight: Sight) -> Evidence:
         """What is known about a caption, given its `others`."""
-        sight = self.witness.look(regions)
         return self.witness.evidence(caption.words, [other.words for other in caption.others], sight)
 
     def _one(self, caption: Caption, others: Sequence[Sequence[Word]], sight: Sight) -> Caption:

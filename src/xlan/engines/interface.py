@@ -59,21 +59,29 @@ class SearchRequest:
     never_named: frozenset[int] = frozenset()
     may_repeat: frozenset[int] | None = None
 
-    def order(self, found: Sequence[Sequence[int]]) -> list[int]:
-        """In which order the sentences that a search found are given back: those that say a word twice come last.
+    def order(self, found: Sequence[Decoded], worth: Worth | None = None) -> list[int]:
+        """In which order the sentences that a search found are given back.
 
-        A beam search likes to repeat what it is sure of: "a cat laying on top of a cat".
+        Those that say a word twice come last: a beam search likes to repeat what it is sure of ("a cat laying on top of
+        a cat"). Among the rest, the likelier comes first, or what is likelier and names more of what the picture shows.
 
         Args:
-            found: ids of each sentence, the likeliest first.
+            found: the sentences, the likeliest first.
+            worth: what their words are worth for this picture; None for nothing.
 
         Returns:
-            Their places, the likeliest first among those that repeat nothing, then among the others.
+            Their places.
         """
-        if self.samples or self.may_repeat is None:
-            return list(range(len(found)))
-        counted = [[i for i in ids if i not in self.may_repeat] for ids in found]
-        return sorted(range(len(found)), key=lambda place: len(set(counted[place])) < len(counted[place]))
+        places = list(range(len(found)))
+        if self.samples:
+            return places
+        if worth is not None:
+            places.sort(key=lambda place: -(found[place].total + worth.of(found[place].words)))
+        return sorted(places, key=lambda place: self._repeats(found[place].words))
+
+    def _repeats(self, ids: Sequence[int]) -> bool:
+        counted = [i for i in ids if self.may_repeat is not None and i not in self.may_repeat]
+        return len(set(counted)) < len(counted)
 
     def chances(self) -> Floats:
         """`[samples, max_length]` numbers from 0 to below 1, one for each draw: the same for every image and engine.
@@ -82,6 +90,23 @@ class SearchRequest:
         an image therefore depends on the seed and the image, not on the batch it came in.
         """
         return np.random.default_rng(self.seed).random((self.samples, self.max_length), dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Worth:
+    """What a picture itself says for the words of a sentence about it, besides their probability.
+
+    Attributes:
+        ids: `[V]` what each id adds to the log-probability of a sentence that has it.
+        forms: `[V]` ids with the same number are forms of one word, which counts once.
+    """
+
+    ids: Floats
+    forms: Ints
+
+    def of(self, sentence: Sequence[int]) -> float:
+        """What the words of a sentence are worth together."""
+        return float(sum({int(self.forms[i]): float(self.ids[i]) for i in sentence}.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,12 +201,15 @@ class Engine(Protocol):
             ShapeError: the features are not `[N, D]`.
         """
 
-    def decode(self, images: Images, request: SearchRequest) -> list[list[Decoded]]:
+    def decode(
+        self, images: Images, request: SearchRequest, worths: Sequence[Worth | None] | None = None
+    ) -> list[list[Decoded]]:
         """Captions of each image, at least one: beams from best to worst, or samples as drawn.
 
         Args:
             images: the regions of B images, as for `encode`, or what `encode` made of them.
             request: how to look for the words.
+            worths: for each image, what else decides which sentence comes first, see `SearchRequest.order`.
 
         Raises:
             ShapeError: the features are not `[N, D]`.

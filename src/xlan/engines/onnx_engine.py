@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from xlan.engines.interface import Decoded, Encoding, Floats, Images, Ints, SearchRequest, by_kind, score_in_passes
+from xlan.engines.interface import (
+    Decoded,
+    Encoding,
+    Floats,
+    Images,
+    Ints,
+    SearchRequest,
+    Worth,
+    by_kind,
+    score_in_passes,
+)
 from xlan.engines.numpy_search import runners_up, score, search
 from xlan.engines.onnx_session import Array, Arrays, OnnxSession, zeros
 from xlan.errors import ModelError, ShapeError
@@ -198,14 +208,20 @@ class OnnxEngine:
             return []
         return self.model.split(self._memory(regions), [len(image) for image in regions])
 
-    def decode(self, images: Images, request: SearchRequest) -> list[list[Decoded]]:
+    def decode(
+        self, images: Images, request: SearchRequest, worths: Sequence[Worth | None] | None = None
+    ) -> list[list[Decoded]]:
         """Captions of each image, see `Engine.decode`."""
         if not images:
             return []
         fresh = self.model.start(self._memory(images), np.arange(len(images)), len(images))
         found = [
-            [image[place] for place in request.order([one.ids for one in image])]
-            for image in search(self.model, fresh, len(images), self.special, request)
+            [image[place] for place in request.order(image, worth)]
+            for image, worth in zip(
+                search(self.model, fresh, len(images), self.special, request),
+                worths or [None] * len(images),
+                strict=True,
+            )
         ]
         others = runners_up(self.model, fresh, self.special, [image[0] for image in found], request)
         for image, places in zip(found, others, strict=True):

@@ -24,7 +24,17 @@ from xlan.decoding import (
     beam_search,
     sample,
 )
-from xlan.engines.interface import Decoded, Encoding, Floats, Images, Ints, SearchRequest, by_kind, score_in_passes
+from xlan.engines.interface import (
+    Decoded,
+    Encoding,
+    Floats,
+    Images,
+    Ints,
+    SearchRequest,
+    Worth,
+    by_kind,
+    score_in_passes,
+)
 from xlan.errors import ModelError, ShapeError
 from xlan.model.captioner import CaptionModel
 from xlan.model.interface import Encoded, check_captions
@@ -76,7 +86,9 @@ class TorchEngine:
             for row, image in enumerate(regions)
         ]
 
-    def decode(self, images: Images, request: SearchRequest) -> list[list[Decoded]]:
+    def decode(
+        self, images: Images, request: SearchRequest, worths: Sequence[Worth | None] | None = None
+    ) -> list[list[Decoded]]:
         """Captions of each image, see `Engine.decode`."""
         if not images:
             return []
@@ -84,7 +96,7 @@ class TorchEngine:
             encoded = self._encoded(images)
             found = self._search(encoded, request)
             captions = _records(found, [len(image) for image in images])
-            orders = [request.order([one.ids for one in image]) for image in captions]
+            orders = [request.order(*pair) for pair in zip(captions, worths or [None] * len(captions), strict=True)]
             first = torch.tensor([order[0] for order in orders], device=found.ids.device)
             chosen = found.ids[torch.arange(len(orders), device=found.ids.device), first]
             others = self._runners_up(encoded, chosen, request)

@@ -195,7 +195,9 @@ class Describer:
             return []
         encodings = self._captioner.engine.encode([regions for _, _, regions in pictures])
         self.arrays = sorted(encodings[0].arrays)
-        captions = self._captioner.engine.decode(encodings, self._request)
+        look = self._captioner.judge.witness.look
+        worths = self._captioner.worths([look(regions) for _, _, regions in pictures])
+        captions = self._captioner.engine.decode(encodings, self._request, worths)
         found: list[tuple[bytes, Record | ImageError]] = []
         for (name, stamp, regions), encoding, decoded in zip(pictures, encodings, captions, strict=True):
             try:

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from xlan.confidence.evidence import CAPTION_FEATURES, CLEARLY_SEEN, LEAST_DOUBT, WORD_FEATURES
+from xlan.confidence.evidence import CAPTION_FEATURES, CLEARLY_SEEN, LEAST_DOUBT, NAMING, WORD_FEATURES
 from xlan.errors import ModelError
 from xlan.export.directory import ExportDirectory, read_export
 from xlan.files import sync_file, write_json
@@ -160,6 +160,7 @@ def _about(found: ExportDirectory, name: str, runtime: dict[str, bytes]) -> dict
             "irregular": IRREGULAR,
             "neighbours": NEIGHBOURS,
             "fall": FALL,
+            "naming": NAMING,
             "least_doubt": LEAST_DOUBT,
             "clearly_seen": CLEARLY_SEEN,
             "features": {"word": WORD_FEATURES, "caption": CAPTION_FEATURES},

@@ -6,7 +6,7 @@
  * @typedef {{words: string[], weight: Float32Array, bias: Float32Array, width: number}} Head
  * @typedef {{weights: number[], raw: number[], true: number[]}} Curve
  * @typedef {{stop_words: string[], irregular: Record<string, string>, neighbours: number, fall: number,
- *   least_doubt: number, clearly_seen: number}} Rules
+ *   naming: number, least_doubt: number, clearly_seen: number}} Rules
  * @typedef {{word: Curve, caption: Curve}} Calibration
  * @typedef {{text: string, probability: number, confidence?: number | null}} Word
  * @typedef {{words: Word[], confidence: number}} Caption
@@ -154,10 +154,32 @@ export class Judge {
     return new Map([...this.outputs].map(([form, outputs]) => [form, Math.max(...outputs.map(logit))]));
   }
 
-  /** Confidences of a picture's captions, the best first; they are written into them. @param {Caption[]} captions @param {Regions} regions */
-  judge(captions, regions) {
+  /** How rare a form is: the head's words are in order, commonest first. @param {string} form */
+  rarity(form) {
+    return Math.log(2 + (this.outputs.get(form) ?? [0])[0]);
+  }
+
+  /**
+   * What each word of a vocabulary adds to the log-probability of a caption that names it, and which are forms of one.
+   * @param {Map<string, number>} seen @param {string[]} words
+   * @returns {{ids: number[], forms: string[]} | undefined}
+   */
+  worth(seen, words) {
+    if (!seen.size) return undefined;
+    const content = [...seen].filter(([form]) => !this.stop.has(form));
+    const shares = content.map(([form, odds]) => /** @type {const} */ ([form, this.rarity(form) / (1 + Math.exp(-odds))]));
+    const all = Math.max(1e-9, sum(shares.map(([, share]) => share)));
+    const naming = new Map(shares.map(([form, share]) => [form, (this.rules.naming * share) / all]));
+    const forms = words.map((word) => this.fold(word));
+    return { ids: forms.map((form) => naming.get(form) ?? 0), forms };
+  }
+
+  /**
+   * Confidences of a picture's captions, the best first; they are written into them.
+   * @param {Caption[]} captions @param {Regions} regions @param {Map<string, number>} [seen] what `seen` found
+   */
+  judge(captions, regions, seen = this.seen(regions)) {
     const familiarity = this.familiarity(regions);
-    const seen = this.calibration ? this.seen(regions) : new Map();
     const said = captions.map(({ words }) => new Set(words.filter((w) => !this.stop.has(w.text)).map((w) => this.fold(w.text))));
     captions.forEach((caption, i) => {
       if (this.calibration) this.calibrate(caption, said.filter((_, j) => j !== i), Math.log(Math.max(familiarity, 1e-3)), seen);
@@ -189,7 +211,6 @@ export class Judge {
     const expected = [...seen].filter(([form]) => !this.stop.has(form)).map(([form, odds]) => ({ form, chance: 1 / (1 + Math.exp(-odds)) }));
     const share = (/** @type {(word: {form: string, chance: number}) => number} */ weight) =>
       sum(expected.filter(({ form }) => named.has(form)).map(weight)) / Math.max(1e-9, sum(expected.map(weight)));
-    const rarity = (/** @type {string} */ form) => Math.log(2 + (this.outputs.get(form) ?? [0])[0]);
     const content = caption.words.filter(({ text }) => !this.stop.has(text));
     const missing = content.map(({ probability }) => Math.log(Math.max(0, 1 - probability) + this.rules.least_doubt));
     const likeliest = expected.map((word) => word.chance).sort((a, b) => b - a).slice(0, this.rules.clearly_seen);
@@ -197,7 +218,7 @@ export class Judge {
       average,
       familiar,
       share((word) => word.chance),
-      share((word) => word.chance * rarity(word.form)),
+      share((word) => word.chance * this.rarity(word.form)),
       missing.length ? mean(missing) : 0,
       sum(likeliest.map((value) => value * value)) / Math.max(1e-9, sum(likeliest)),
     ];

@@ -6,7 +6,7 @@ import { Refusal } from "./basics.js";
 /**
  * @typedef {{pad: number, bos: number, eos: number, unk: number}} Special
  * @typedef {{beams: number, maxLength: number, special: Special, badEndings: number[], runnersUp: number,
- *   mayRepeat?: number[]}} Request
+ *   mayRepeat?: number[], worth?: {ids: number[], forms: string[]}}} Request
  * @typedef {{row: number, ids: number[], logProbs: number[], rows: number[], total: number, finished: boolean}} Beam
  * @typedef {{ids: number[], words: number[], logProbs: number[], total: number, spatial: Float32Array[],
  *   runnersUp: [number, number][][]}} Decoded
@@ -73,6 +73,8 @@ export async function search(model, rows, request) {
   }
   if (!beams.length) throw new Refusal(`No sentence of at most ${maxLength} words is possible.`);
   const found = beams.sort((a, b) => b.total - a.total).slice(0, width);
+  const value = (/** @type {Beam} */ { ids, total }) => total + worthOf(ids.filter((id) => id !== special.eos), request.worth);
+  found.sort((a, b) => value(b) - value(a));
   if (request.mayRepeat) found.sort((a, b) => repeats(a.ids, request.mayRepeat) - repeats(b.ids, request.mayRepeat));
   return found.map((beam, place) => {
     const finished = beam.ids[beam.ids.length - 1] === special.eos;
@@ -87,6 +89,16 @@ export async function search(model, rows, request) {
       runnersUp: others,
     };
   });
+}
+
+/**
+ * What the picture itself says for the words of a sentence; forms of one word count once.
+ * @param {number[]} ids @param {{ids: number[], forms: string[]}} [worth]
+ */
+function worthOf(ids, worth) {
+  if (!worth) return 0;
+  const each = new Map(ids.map((id) => [worth.forms[id], worth.ids[id]]));
+  return [...each.values()].reduce((sum, value) => sum + value, 0);
 }
 
 /**

@@ -156,12 +156,15 @@ async function caption({ ort, vision, model, judge, web, about, vocabulary }, ph
   const { features } = await vision.run({ pixels: new ort.Tensor("uint8", pixels, [1, size, size, 3]) });
   const [, count, width] = features.dims;
   const boxes = boxesOf(count, about.vision.image_region);
+  const regions = { features: features.data, count, width, boxes };
+  const seen = judge.seen(regions);
   const found = await search(model, model.start(await model.encode(features.data, count)), {
     beams,
     maxLength: web.decoding.max_length,
     special: vocabulary.special,
     badEndings: web.decoding.bad_endings,
     mayRepeat: web.decoding.may_repeat,
+    worth: judge.worth(seen, vocabulary.words),
     runnersUp: web.decoding.runners_up,
   });
   const captions = found.map((one) => ({
@@ -175,7 +178,7 @@ async function caption({ ort, vision, model, judge, web, about, vocabulary }, ph
       spatial: [...one.spatial[t]],
     })),
   }));
-  judge.judge(captions, { features: features.data, count, width, boxes });
+  judge.judge(captions, regions, seen);
   const [best, ...others] = captions;
   const seconds = { queue: 0, model: (performance.now() - began) / 1000 };
   const image = { width: rgb.width, height: rgb.height };
