@@ -34,7 +34,7 @@ from xlan.cli.main import app
 class Parrot:
     name, feature_dim, vocab_size, description = "parrot", 2, 6, {}
 
-    def decode(self, regions, request):
+    def decode(self, regions, request, worths):
         ids = tuple(request.required[0][0]) + (2,)
         return [[Decoded(ids, (-0.5,) * len(ids), -0.5 * len(ids), True)] for _ in regions]
 
