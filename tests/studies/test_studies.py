@@ -83,11 +83,21 @@ def test_every_study_that_comes_along_can_be_built(path: Path, monkeypatch: pyte
         ({"then": {"recipe": "x.yaml", "best": 9}}, "only 2 rows"),
         ({"rows": {"plain": {"set": {"train.epochz": 3}}}}, "row 'plain': .*epochz"),
         ({"recipe": "nowhere.yaml"}, "nowhere.yaml: no such file"),
+        ({"recipe": str(ROOT / "configs" / "smoke.yaml")}, "row 'plain': a study needs files"),
+        ({"rows": {"plain": {"set": {"model.name": "xlam"}}}}, "row 'plain': model: expected one of .*, got 'xlam'"),
+        ({"rows": {"plain": {"set": {"model.options": {"dimm": 8}}}}}, "row 'plain': .*unknown key 'dimm'"),
+        ({"seeds": [1, 2, 1]}, "seeds: 1 is given twice"),
+        ({"rows": {"plain": {"seeds": [4, 4]}}}, "seeds: 4 is given twice"),
+        ({"scoring": {"metrics": ["cider", "cidre"]}}, "there is no metric 'cidre'; choose from: bleu"),
+        ({"then": {"recipe": "x.yaml", "best": 1}}, "then, row 'plain': x.yaml: no such file"),
+        ({"then": {"recipe": "recipe.yaml", "best": 1, "set": {"train.epochz": 3}}}, "then, row 'plain': .*epochz"),
+        ({"then": {"recipe": "recipe.yaml", "best": 1}, "rows": {"plain": {}, "plain+": {}}}, "'plain\\+': .*rename"),
     ],
 )
 def test_a_wrong_study_is_refused_before_training(
-    write: Callable[..., Path], changes: dict[str, Any], message: str
+    write: Callable[..., Path], changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         load_study(write(**changes))
 

@@ -22,7 +22,7 @@ from xlan.config import changed_keys, dump_config, load_config
 from xlan.config.schema import RunConfig
 from xlan.errors import DataError, TrainingError
 from xlan.files import read_json_lines, write_text
-from xlan.studies.schema import StudyConfig, as_overrides, overrides
+from xlan.studies.schema import StudyConfig, overrides, then_overrides
 from xlan.threads import cores
 
 
@@ -91,10 +91,7 @@ def second_stage(study: StudyConfig, finished: Sequence[Run]) -> list[Run]:
     for run in finished:
         if run.row in rows:
             folder = Path(study.output) / f"{run.row}+-{run.seed}"
-            init = {"model.init": str(run.folder / "best"), "seed": run.seed, "output": str(folder)}
-            first = {**study.set, **study.rows[run.row].set}
-            shared = {key: value for key, value in first.items() if key.startswith("data.")}
-            changes = as_overrides({**shared, **study.then.set, **init})
+            changes = then_overrides(study, run.row, folder, init=run.folder / "best", seed=run.seed)
             runs.append(_run(study, f"{run.row}+", run.seed, folder, study.then.recipe, changes))
     return runs
 
@@ -117,8 +114,8 @@ def best_rows(runs: Sequence[Run], count: int) -> list[str]:
 def _run(study: StudyConfig, row: str, seed: int, folder: Path, recipe: str, changes: list[str]) -> Run:
     config = load_config(recipe, changes)
     scoring, data = study.scoring, config.data
-    if data.captions is None or data.features is None:
-        raise DataError("a study needs files: set data.captions and data.features (`xlan data shapes` draws some)")
+    assert data.captions is not None, "checked when the study was read"
+    assert data.features is not None, "checked when the study was read"
     _check_same(folder, config)
     predictions = folder / f"{scoring.split}.json"
     command = (sys.executable, "-m", "xlan")
