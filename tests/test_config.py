@@ -90,6 +90,8 @@ class TestShipped:
         ("train.precision=fp8", "'train.precision' is 'fp8'; allowed: 'fp32', 'bf16' or 'fp16'"),
         ("train.epochs=many", "'train.epochs': input should be a valid integer, got 'many'"),
         ("train.epochs=0", "'train.epochs': input should be greater than or equal to 1, got 0"),
+        ("train=3", "'train': expected keys and values, got 3"),
+        ("evaluation.metrics=CIDEr", "'evaluation.metrics': expected a list in brackets, got 'CIDEr'"),
         ("train.epochs=true", "'train.epochs': input should be a valid integer, got True"),
         ("stage=pretrain", "'stage' is 'pretrain'; allowed: 'xe' or 'scst'"),
         ("stage=scst", "stage 'scst' starts from a trained model: set model.init"),

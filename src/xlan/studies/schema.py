@@ -98,6 +98,13 @@ class StudyConfig(Section):
 
     _seeds_once = field_validator("seeds")(_once)
 
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _text(cls, rows: Any) -> Any:
+        if isinstance(rows, dict) and (other := [name for name in rows if not isinstance(name, str)]):
+            raise ValueError(f"row {other[0]}: expected a name; put it in quotation marks: '{other[0]}'")
+        return rows
+
     @field_validator("rows")
     @classmethod
     def _names(cls, rows: dict[str, RowConfig]) -> dict[str, RowConfig]:
@@ -129,7 +136,7 @@ def load_study(path: str | os.PathLike[str]) -> StudyConfig:
     try:
         study = StudyConfig.model_validate(read_yaml_file(source))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(explain(detail) for detail in error.errors())}") from None
+        raise ConfigError(f"{source}: {'; '.join(explain(detail, StudyConfig) for detail in error.errors())}") from None
     for name in study.rows:
         row_config(study, name, study.output, seed=0)
     if study.then is not None:
