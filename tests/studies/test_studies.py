@@ -15,7 +15,8 @@ from xlan.cli.main import app
 from xlan.config import load_config
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
-from xlan.errors import ConfigError, DataError, TrainingError
+from xlan.errors import ConfigError, DataError, MetricError, TrainingError
+from xlan.metrics import report
 from xlan.model.spec import model_spec
 from xlan.studies.page import study_page
 from xlan.studies.runs import Run, best_rows, carry_out, cpu_places, first_stage, second_stage, shown
@@ -186,6 +187,21 @@ def test_a_table_without_the_row_to_compare_with_has_no_intervals(
     [row] = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]
     assert row["name"] == "wide"
     assert row["cells"]["CIDEr"]["low"] is None
+
+
+def test_a_score_that_cannot_be_computed_is_named_with_the_reason(
+    write: Callable[..., Path], shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_java(corenlp: Path | None) -> None:
+        raise MetricError("there is no Java")
+
+    monkeypatch.setattr(report, "_spice", no_java)
+    path = write(scoring={"metrics": ["bleu", "spice"], "samples": 50})
+    write_predictions(first_stage(load_study(path))[0], shapes)
+    result = CliRunner().invoke(app, ["study", str(path), "--table"], catch_exceptions=False)
+    assert "SPICE: not computed: there is no Java" in result.stderr
+    assert "SPICE: not computed (there is no Java)." in (tmp_path / "out" / "table.md").read_text()
+    assert "SPICE: not computed (there is no Java)." in (tmp_path / "out" / "study.html").read_text()
 
 
 def test_captions_of_another_search_do_not_count(write: Callable[..., Path], shapes: Path) -> None:
