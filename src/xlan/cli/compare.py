@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.cli.evaluate import CORENLP_HELP, METRICS_HELP, REFERENCES_HELP, SPLIT_HELP, SUBSET_HELP
-from xlan.cli.explain import PAGES
 from xlan.cli.named_pictures import PICTURES_HELP, find_thumbnails
+from xlan.cli.outputs import check_page
 from xlan.cli.text import counted, short_names
 from xlan.errors import DataError, MetricError
 
@@ -57,8 +57,8 @@ def compare(
 
     Images are drawn again and again with replacement, the same for both, so that easy images help both alike.
     """
-    if output is not None and output.suffix.lower() not in PAGES:
-        raise DataError(f"{output}: expected a file name that ends in .html")
+    if output is not None:
+        check_page(output)
     if pictures is not None and output is None:
         raise DataError("--pictures adds pictures to the page; name the page with -o page.html")
     from rich.console import Console

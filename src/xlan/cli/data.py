@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.outputs import check_output
 from xlan.cli.text import printable
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def vocab(
     from xlan.data.captions import build_vocabulary
     from xlan.errors import DataError
 
+    check_output(output, path)
     captions = _load(path, split_list, tokens)
     words = build_vocabulary(captions, None if split == "all" else split, threshold=threshold, tokens=tokens.value)
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.named_pictures import match_pictures
+from xlan.cli.outputs import check_output
 from xlan.cli.text import counted
 from xlan.errors import MetricError
 
@@ -100,6 +101,8 @@ def evaluate(
     from xlan.metrics import report as reports
     from xlan.metrics.coco import load_results, pair
 
+    if per_image is not None:
+        check_output(per_image, results, references)
     given = load_results(results)
     found = read_references(references, split)
     captions, wanted = pair(given, found, subset=subset)

@@ -12,6 +12,7 @@ import typer
 
 from xlan.caption_json import caption_record
 from xlan.cli.engine import EngineChoice, detector_for_names
+from xlan.cli.outputs import PAGES
 from xlan.cli.pictures import STDIN, read_stdin
 from xlan.cli.shared_options import Beams, Detector, Device, Engine, Model, Must, caption_options
 from xlan.cli.text import printable, short_names
@@ -21,7 +22,7 @@ from xlan.threads import leave_a_core
 if TYPE_CHECKING:
     from PIL import Image
 
-PAGES, FIGURES = (".html", ".htm"), (".png",)
+FIGURES = (".png",)
 
 
 def explain(
