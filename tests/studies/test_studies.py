@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,6 +260,36 @@ def test_a_run_that_fails_does_not_stop_the_others(write: Callable[..., Path], t
         carry_out(runs, logs=tmp_path / "logs", places=cpu_places(1), tell=lambda line: None)
     assert [run.is_done() for run in runs] == [False, True]
     assert "nowhere.json" in (tmp_path / "logs" / "broken-1.log").read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_to_the_study_lets_its_runs_save(
+    tmp_path: Path, number: signal.Signals, error: type[BaseException]
+) -> None:
+    """The run is a small program that saves when it is asked to end, as training does."""
+    begun, saved = tmp_path / "begun", tmp_path / "saved"
+    program = (
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path({str(saved)!r}).touch()))\n"
+        f"pathlib.Path({str(begun)!r}).touch()\n"
+        "time.sleep(60)\n"
+    )
+    run = Run("slow", 1, tmp_path, (sys.executable, "-c", program), (), tmp_path / "test.json")
+
+    def send() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    lines: list[str] = []
+    with pytest.raises(error):
+        carry_out([run, run], logs=tmp_path / "logs", places=cpu_places(1), tell=lines.append)
+    sender.join()
+    assert saved.exists()
+    assert lines == ["slow, seed 1: training", "stopping when the runs have saved; the same command continues"]
 
 
 def row(name: str, mean: float, **interval: float) -> TableRow:

@@ -6,17 +6,21 @@ other with it, and one that was stopped resumes. A finished run is recognised by
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from statistics import mean
+from types import FrameType
 
 from xlan.config import changed_keys, dump_config, load_config
 from xlan.config.schema import RunConfig
@@ -179,6 +183,8 @@ def cpu_places(count: int) -> list[Place]:
 def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell: Callable[[str], None]) -> None:
     """Train and caption every run that is not done, one at a time in each place.
 
+    Ctrl-C or a TERM signal is passed on to the runs, which save and end; this waits for them.
+
     Args:
         runs: in the order in which they are begun.
         logs: folder for what the child processes print.
@@ -196,19 +202,20 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
     for place in places:
         free.put(place)
     began, done, failed = time.monotonic(), 0, []
+    children = _Children()
 
     def one(run: Run) -> bool:
         place = free.get()
         try:
             tell(f"{run.name}: training" + (f" on {place.name}" if place.name else ""))
-            if not all(_call(command, run, logs, place) for command in (run.train, run.predict)):
+            if not all(children.call(command, _log_of(run, logs), place) for command in (run.train, run.predict)):
                 return False
             write_text(run.said, shown(run.predict) + "\n")
             return True
         finally:
             free.put(place)
 
-    with ThreadPoolExecutor(len(places)) as pool:
+    with _ended_by_sigterm(), ThreadPoolExecutor(len(places)) as pool:
         futures = [(run, pool.submit(one, run)) for run in todo]
         try:
             for run, future in futures:
@@ -222,6 +229,8 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
         except BaseException:
             for _, future in futures:
                 future.cancel()
+            tell("stopping when the runs have saved; the same command continues")
+            children.stop()
             raise
     if failed:
         names = ", ".join(f"{run.name} ({_log_of(run, logs)})" for run in failed[:5])
@@ -232,18 +241,53 @@ def _log_of(run: Run, logs: Path) -> Path:
     return logs / f"{run.folder.name}.log"
 
 
-def _call(command: Sequence[str], run: Run, logs: Path, place: Place) -> bool:
-    environment = {**os.environ, **place.environment}
-    with _log_of(run, logs).open("a", encoding="utf-8") as log:
-        log.write(f"$ {shown(command)}\n")
-        log.flush()
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-        try:
-            return child.wait() == 0
-        except BaseException:  # Ctrl-C reaches the child too, which then saves; wait until it has
-            child.terminate()
-            child.wait()
-            raise
+class _Children:
+    """The processes that train and caption, each waited for in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def call(self, command: Sequence[str], log: Path, place: Place) -> bool:
+        """Run a command to its end; whether it ended well."""
+        with log.open("a", encoding="utf-8") as file:
+            with self._lock:
+                if self._stopped:
+                    return False
+                file.write(f"$ {shown(command)}\n")
+                file.flush()
+                environment = {**os.environ, **place.environment}
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment)
+                self._running.add(child)
+            status = child.wait()
+        with self._lock:
+            self._running.discard(child)
+        return status == 0
+
+    def stop(self) -> None:
+        """Ask those that run to save and end, and start no more."""
+        with self._lock:
+            self._stopped = True
+            for child in self._running:
+                child.terminate()
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Inside, a TERM signal ends this process as Ctrl-C does, with status 143; only the main thread can hear it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _duration(seconds: float) -> str:
