@@ -243,6 +243,16 @@ def test_gpus_and_jobs_exclude_each_other(write: Callable[..., Path]) -> None:
     assert "give --gpus or --jobs, not both" in result.output
 
 
+@pytest.mark.parametrize("option", [(), ("--dry-run",)])
+def test_a_split_that_the_captions_do_not_have_is_refused_before_training(
+    write: Callable[..., Path], tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    path = write(scoring={"split": "tset", "metrics": ["cider"]})
+    with pytest.raises(DataError, match=r"split 'tset' has no images; there are: train \(45 images\)"):
+        CliRunner().invoke(app, ["study", str(path), *option], catch_exceptions=False)
+    assert not (tmp_path / "out").exists()
+
+
 def test_rows_can_be_chosen_by_name(write: Callable[..., Path]) -> None:
     one = CliRunner().invoke(app, ["study", str(write()), "--dry-run", "--rows", "wide"])
     assert one.output.count("xlan train") == 1
@@ -256,8 +266,11 @@ def test_rows_can_be_chosen_by_name(write: Callable[..., Path]) -> None:
 def test_a_run_that_fails_does_not_stop_the_others(write: Callable[..., Path], tmp_path: Path) -> None:
     study = load_study(write(rows={"broken": {"set": {"data.vocab": "nowhere.json"}}, "plain": {}}, seeds=[1]))
     runs = first_stage(study)
+    lines: list[str] = []
     with pytest.raises(TrainingError, match=r"1 of 2 runs failed: broken, seed 1 .*broken-1\.log"):
-        carry_out(runs, logs=tmp_path / "logs", places=cpu_places(1), tell=lambda line: None)
+        carry_out(runs, logs=tmp_path / "logs", places=cpu_places(1), tell=lines.append)
+    [reason] = [line for line in lines if line.startswith("broken, seed 1: failed, see ")]
+    assert reason.endswith("broken-1.log: error: nowhere.json: no such file")
     assert [run.is_done() for run in runs] == [False, True]
     assert "nowhere.json" in (tmp_path / "logs" / "broken-1.log").read_text()
 

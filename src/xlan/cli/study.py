@@ -35,7 +35,7 @@ def study(
     """
     from xlan.files import write_json, write_text
     from xlan.studies.page import study_page
-    from xlan.studies.runs import carry_out, cpu_places, first_stage, gpu_places, second_stage, shown
+    from xlan.studies.runs import carry_out, check_split, cpu_places, first_stage, gpu_places, second_stage, shown
     from xlan.studies.schema import load_study
     from xlan.studies.table import as_markdown, score_table
 
@@ -46,6 +46,8 @@ def study(
     if unknown := [name for name in chosen if name not in wanted.rows]:
         known = ", ".join(wanted.rows)
         raise typer.BadParameter(f"{config} has no row {unknown[0]!r}; it has {known}", param_hint="--rows")
+    if not table:
+        check_split([run for run in runs if run.row in chosen], wanted.scoring.split)
     if dry_run:
         for run in (run for run in runs if run.row in chosen):
             for command in (run.train, run.predict):

@@ -24,7 +24,8 @@ from types import FrameType
 
 from xlan.config import changed_keys, dump_config, load_config
 from xlan.config.schema import RunConfig
-from xlan.errors import DataError, TrainingError
+from xlan.data.captions import load_captions
+from xlan.errors import DataError, TrainingError, one_line
 from xlan.files import read_json_lines, write_text
 from xlan.studies.schema import StudyConfig, overrides, then_overrides
 from xlan.threads import cores
@@ -54,6 +55,11 @@ class Run:
     def name(self) -> str:
         """Row and seed."""
         return f"{self.row}, seed {self.seed}"
+
+    @property
+    def captions(self) -> str:
+        """The file with the captions of the split to be scored."""
+        return self.predict[self.predict.index("--captions") + 1]
 
     @property
     def said(self) -> Path:
@@ -98,6 +104,19 @@ def second_stage(study: StudyConfig, finished: Sequence[Run]) -> list[Run]:
             changes = then_overrides(study, run.row, folder, init=run.folder / "best", seed=run.seed)
             runs.append(_run(study, f"{run.row}+", run.seed, folder, study.then.recipe, changes))
     return runs
+
+
+def check_split(runs: Sequence[Run], split: str) -> None:
+    """Refuse a split that the captions of a run do not have, before it is trained for nothing.
+
+    A captions file that does not exist yet is left to training, which says so at once.
+
+    Raises:
+        DataError: the split has no images; the message lists those there are.
+    """
+    for path in dict.fromkeys(run.captions for run in runs if not run.is_done()):
+        if Path(path).exists():
+            load_captions(path).split(split)
 
 
 def best_rows(runs: Sequence[Run], count: int) -> list[str]:
@@ -221,7 +240,8 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
             for run, future in futures:
                 if not future.result():
                     failed.append(run)
-                    tell(f"{run.name}: failed, see {_log_of(run, logs)}")
+                    log = _log_of(run, logs)
+                    tell(f"{run.name}: failed, see {log}: {_last_line(log)}")
                     continue
                 done += 1
                 left = (time.monotonic() - began) / done * (len(todo) - done - len(failed))
@@ -239,6 +259,13 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
 
 def _log_of(run: Run, logs: Path) -> Path:
     return logs / f"{run.folder.name}.log"
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    return one_line(next((line for line in reversed(lines) if line.strip()), ""))
 
 
 class _Children:

@@ -102,10 +102,8 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
         raise DataError(f"{study.output}: no run of the study is finished yet; run it without --table first")
     if missing := [run for run in runs if not run.predictions.is_file()]:
         raise DataError(f"{missing[0].predictions}: missing; run the study without --table first")
-    captions = str(_option(runs[0].predict, "--captions"))
-    references = {
-        plain_id(image.id): list(image.captions) for image in load_captions(captions).split(study.scoring.split)
-    }
+    images = load_captions(runs[0].captions).split(study.scoring.split)
+    references = {plain_id(image.id): list(image.captions) for image in images}
     reports: dict[str, list[Report]] = {}
     for run in runs:
         tell(f"scoring {run.name}")
@@ -130,7 +128,7 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
                 note=study.rows[name].note if name in study.rows else "second stage",
             )
         )
-    images = len(next(iter(reports.values()))[0].images)
+    scored = len(next(iter(reports.values()))[0].images)
     not_computed = {
         name: score.reason
         for group in reports.values()
@@ -140,11 +138,7 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
     }
     for name, reason in not_computed.items():
         tell(f"{name}: not computed: {reason}")
-    return Table(tuple(rows), study.against, study.scoring.split, images, study.scoring.samples, not_computed)
-
-
-def _option(command: Sequence[str], name: str) -> str:
-    return command[list(command).index(name) + 1]
+    return Table(tuple(rows), study.against, study.scoring.split, scored, study.scoring.samples, not_computed)
 
 
 def _against(base: Sequence[Report], group: Sequence[Report], samples: int) -> dict[str, Comparison]:
