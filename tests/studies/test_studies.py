@@ -23,6 +23,7 @@ from xlan.data.shapes import write_shapes
 from xlan.errors import ConfigError, DataError, MetricError, TrainingError
 from xlan.metrics import report
 from xlan.model.spec import model_spec
+from xlan.studies import runs as study_runs
 from xlan.studies.page import study_page
 from xlan.studies.runs import Run, best_rows, carry_out, cpu_places, first_stage, second_stage, shown
 from xlan.studies.schema import load_study, row_config
@@ -235,6 +236,18 @@ def test_the_second_stage_reads_the_data_of_its_row(write: Callable[..., Path], 
     [second, *_] = second_stage(study, first_stage(study))
     assert "data.max_regions=2" in second.train
     assert "--max-regions" in second.predict
+
+
+def test_of_a_second_stage_only_the_chosen_rows_are_trained(
+    write: Callable[..., Path], shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(seeds=[1], then={"recipe": str(tmp_path / "recipe.yaml"), "rows": ["plain", "wide"]})
+    for run in first_stage(load_study(path)):
+        write_predictions(run, shapes)
+    begun: list[str] = []
+    monkeypatch.setattr(study_runs, "carry_out", lambda runs, **_: begun.extend(run.row for run in runs))
+    CliRunner().invoke(app, ["study", str(path), "--rows", "wide"], catch_exceptions=False)
+    assert begun == ["wide", "wide+"]
 
 
 def test_gpus_and_jobs_exclude_each_other(write: Callable[..., Path]) -> None:

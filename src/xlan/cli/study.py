@@ -39,6 +39,8 @@ def study(
     from xlan.studies.schema import load_study
     from xlan.studies.table import as_markdown, score_table
 
+    if table and dry_run:
+        raise typer.BadParameter("give one of --table and --dry-run", param_hint="--table")
     wanted = load_study(config)
     folder = Path(wanted.output)
     runs = first_stage(wanted)
@@ -69,7 +71,7 @@ def study(
     if all(run.is_done() for run in runs):
         more = second_stage(wanted, runs)
         if more and not table:
-            carry_out(more, logs=folder / "logs", places=places, tell=tell)
+            carry_out([run for run in more if run.row[:-1] in chosen], logs=folder / "logs", places=places, tell=tell)
         runs += more
     finished = [run for run in runs if run.is_done()]
     if len(finished) < len(runs):
