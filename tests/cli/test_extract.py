@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +169,7 @@ def test_wrong_options_are_usage_errors(dataset: Path, tmp_path: Path, option: s
         "--vision v --network efficientnet-lite0",
         "--vision v --onnx-pixels",
         "--onnx-pixels",
+        "--number-ids",
     ],
 )
 def test_options_without_effect_are_usage_errors(dataset: Path, tmp_path: Path, options: str) -> None:
@@ -174,6 +177,26 @@ def test_options_without_effect_are_usage_errors(dataset: Path, tmp_path: Path, 
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert "has no effect" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_folder_of_pictures_for_no_dataset_is_a_usage_error(dataset: Path, tmp_path: Path) -> None:
+    options = ("-o", tmp_path / "s", "--pictures", tmp_path)
+    result = run("features", "extract", dataset.parent, *options)
+    assert result.exit_code == 2
+    assert "has no effect without a dataset" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes")
+def test_a_name_that_is_no_text_is_listed_and_the_others_are_extracted(
+    dataset: Path, vision: Path, tmp_path: Path
+) -> None:
+    odd = os.fsdecode(bytes(dataset.parent) + b"/\xff.png")
+    shutil.copy(dataset.parent / "0.png", odd)
+    options = ("-o", tmp_path / "store", "--vision", vision, "--bad-list", tmp_path / "bad.txt")
+    result = run("features", "extract", dataset.parent, *options)
+    assert result.exit_code == 3
+    assert "16 pictures extracted, 0 already there, 1 skipped" in result.stdout
+    assert "\\udcff.png: its name is not Unicode text" in (tmp_path / "bad.txt").read_text()
 
 
 def test_a_folder_without_pictures(tmp_path: Path, vision: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.cli.health import refuse_broken_bf16
+from xlan.cli.text import printable
 
 if TYPE_CHECKING:
     from xlan.vision.extract import ExtractReport
@@ -99,7 +100,7 @@ def extract(
     """
     from xlan.cli.progress import count_progress
     from xlan.errors import DataError
-    from xlan.files import write_text
+    from xlan.files import is_json, write_text
     from xlan.karpathy import split_name
     from xlan.vision.extract import extract_to_store
     from xlan.vision.image import ImageLimits
@@ -127,6 +128,11 @@ def extract(
         _refuse("without --onnx FILE", {"--onnx-pixels": onnx_pixels or None})
         if vision is not None:
             _refuse("together with --vision", {"--network": network})
+    datasets = [path for path in images if is_json(path)]
+    if not datasets:
+        _refuse("without a dataset", {"--pictures": pictures_folder})
+    if len(datasets) == len(images):
+        _refuse("on the images of a dataset, which have ids", {"--number-ids": number_ids or None})
     # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     if dtype not in FEATURE_DTYPES:
@@ -167,10 +173,11 @@ def extract(
         report = extract_to_store(
             extractor, pictures, writer, batch=batch, threads=threads, limits=limits, on_progress=show
         )
-    for line in report.bad:
+    bad = [printable(line) for line in report.bad]
+    for line in bad:
         typer.echo(f"skipped {line}", err=True)
     if bad_list is not None:
-        write_text(bad_list, "".join(line + "\n" for line in report.bad))
+        write_text(bad_list, "".join(line + "\n" for line in bad))
     typer.echo(
         f"{output}: {report.written} pictures extracted, {report.present} already there, {len(report.bad)} skipped; "
         f"{report.images_per_second:.1f} pictures/s, features of width {extractor.feature_dim}"
