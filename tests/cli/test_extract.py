@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,6 +198,25 @@ def test_a_name_that_is_no_text_is_listed_and_the_others_are_extracted(
     assert result.exit_code == 3
     assert "16 pictures extracted, 0 already there, 1 skipped" in result.stdout
     assert "\\udcff.png: its name is not Unicode text" in (tmp_path / "bad.txt").read_text()
+
+
+def test_a_term_signal_saves_what_was_extracted(
+    dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract, calls = GridExtractor.extract, []
+
+    def stopped_in_the_second_batch(self: GridExtractor, images: Any) -> Any:
+        calls.append(len(images))
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return extract(self, images)
+
+    monkeypatch.setattr(GridExtractor, "extract", stopped_in_the_second_batch)
+    before = signal.getsignal(signal.SIGTERM)
+    result = run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--batch", "4")
+    assert result.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert len(FeatureStore(tmp_path / "store")) == 4
 
 
 def test_a_folder_without_pictures(tmp_path: Path, vision: Path) -> None:

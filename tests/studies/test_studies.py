@@ -17,6 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
+from xlan.cli.stopping import ended_by_sigterm
 from xlan.config import load_config
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
@@ -311,7 +312,7 @@ def test_a_signal_to_the_study_lets_its_runs_save(
     sender = threading.Thread(target=send)
     sender.start()
     lines: list[str] = []
-    with pytest.raises(error):
+    with pytest.raises(error), ended_by_sigterm():
         carry_out([run, run], logs=tmp_path / "logs", places=cpu_places(1), tell=lines.append)
     sender.join()
     assert saved.exists()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.cli.health import refuse_broken_bf16
+from xlan.cli.stopping import ended_by_sigterm
 from xlan.cli.text import printable
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def extract(
         extractor.bf16 = precision == "bf16"
     limits = ImageLimits(max_bytes=int(max_megabytes * 2**20), max_pixels=int(max_megapixels * 1e6))
     with (
+        ended_by_sigterm(),
         FeatureStoreWriter(output, dtype=dtype, extractor=extractor.description) as writer,  # type: ignore[arg-type]
         count_progress("extracting") as move,
     ):

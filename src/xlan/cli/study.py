@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from xlan.cli.stopping import ended_by_sigterm
+
 
 def study(
     config: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study: a recipe, rows and seeds.")],
@@ -66,13 +68,16 @@ def study(
     if names and jobs > 1:
         raise typer.BadParameter("give --gpus or --jobs, not both: every GPU has one run at a time")
     places = gpu_places(names) if names else cpu_places(jobs)
-    if not table:
-        carry_out([run for run in runs if run.row in chosen], logs=folder / "logs", places=places, tell=tell)
-    if all(run.is_done() for run in runs):
-        more = second_stage(wanted, runs)
-        if more and not table:
-            carry_out([run for run in more if run.row[:-1] in chosen], logs=folder / "logs", places=places, tell=tell)
-        runs += more
+    with ended_by_sigterm():
+        if not table:
+            carry_out([run for run in runs if run.row in chosen], logs=folder / "logs", places=places, tell=tell)
+        if all(run.is_done() for run in runs):
+            more = second_stage(wanted, runs)
+            if more and not table:
+                carry_out(
+                    [run for run in more if run.row[:-1] in chosen], logs=folder / "logs", places=places, tell=tell
+                )
+            runs += more
     finished = [run for run in runs if run.is_done()]
     if len(finished) < len(runs):
         tell(f"{len(runs) - len(finished)} of {len(runs)} runs are not finished and are left out of the table")

@@ -6,21 +6,18 @@ other with it, and one that was stopped resumes. A finished run is recognised by
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from statistics import mean
-from types import FrameType
 
 from xlan.config import changed_keys, dump_config, load_config
 from xlan.config.schema import RunConfig
@@ -202,7 +199,7 @@ def cpu_places(count: int) -> list[Place]:
 def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell: Callable[[str], None]) -> None:
     """Train and caption every run that is not done, one at a time in each place.
 
-    Ctrl-C or a TERM signal is passed on to the runs, which save and end; this waits for them.
+    When it is interrupted, the runs are asked to save and end, and waited for.
 
     Args:
         runs: in the order in which they are begun.
@@ -234,7 +231,7 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
         finally:
             free.put(place)
 
-    with _ended_by_sigterm(), ThreadPoolExecutor(len(places)) as pool:
+    with ThreadPoolExecutor(len(places)) as pool:
         futures = [(run, pool.submit(one, run)) for run in todo]
         try:
             for run, future in futures:
@@ -298,23 +295,6 @@ class _Children:
             self._stopped = True
             for child in self._running:
                 child.terminate()
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Inside, a TERM signal ends this process as Ctrl-C does, with status 143; only the main thread can hear it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _duration(seconds: float) -> str:
