@@ -260,6 +260,21 @@ def test_a_term_signal_makes_adapt_save_and_end(
         assert file.metadata()["step"] == "3"  # the end of the first epoch, where the first line is shown
 
 
+def test_adapt_takes_a_table_of_captions(
+    dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = EfficientNetLite(SPECS["tiny"])
+    monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
+    images = json.loads(dataset.read_text())["images"]
+    rows = [(image["filename"], line["raw"], image["split"]) for image in images for line in image["sentences"]]
+    table = dataset.with_name("captions.csv")
+    table.write_text("".join(",".join(row) + "\n" for row in [("file", "caption", "split"), *rows]))
+    (dataset.parent / "0.png").unlink()
+    result = run("adapt", table, "-o", tmp_path / "run", *TINY_RUN, "--epochs", "1")
+    assert "1 image without a picture beside the captions; skipped" in result.stderr
+    assert "starting: 11 pictures, 2 steps, 3 words" in result.stderr
+
+
 def test_adapt_needs_both_splits(dataset: Path, tmp_path: Path) -> None:
     value = json.loads(dataset.read_text())
     value["images"] = [image for image in value["images"] if image["split"] == "train"]

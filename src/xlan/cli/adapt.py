@@ -9,10 +9,17 @@ import typer
 
 from xlan.cli.health import refuse_broken_bf16
 from xlan.cli.single_run import claimed, run_to_end
+from xlan.cli.text import counted
 
 
 def adapt(
-    dataset: Annotated[Path, typer.Argument(help="Dataset in Karpathy's JSON format (.json, .json.gz, .json.xz).")],
+    dataset: Annotated[
+        Path,
+        typer.Argument(
+            help="Captions with splits: Karpathy's JSON (.json, .json.gz, .json.xz), captions.csv, .tsv or .jsonl, a "
+            "Flickr token file."
+        ),
+    ],
     output: Annotated[
         Path,
         typer.Option(
@@ -64,10 +71,10 @@ def adapt(
     """
     from xlan.adapt.data import BoxLabels
     from xlan.adapt.run import Adaptation, AdaptSettings
+    from xlan.data.pictures import captioned_pictures
     from xlan.errors import DataError, TrainingError
     from xlan.vision import efficientnet
     from xlan.vision.grid import load_vision
-    from xlan.vision.sources import karpathy_pictures
 
     start, digest = None, ""
     if init is not None:
@@ -90,9 +97,10 @@ def adapt(
         init=digest,
     )
     missing: list[str] = []
-    pictures = karpathy_pictures(dataset, folder=pictures_folder, on_missing=missing.append)
+    pictures = captioned_pictures(dataset, folder=pictures_folder, on_missing=missing.append)
     if missing:
-        typer.echo(f"{len(missing):,} images have no picture in {pictures_folder}; they are skipped", err=True)
+        place = "beside the captions" if pictures_folder is None else f"in {pictures_folder}"
+        typer.echo(f"{counted(len(missing), 'image')} without a picture {place}; skipped", err=True)
     train = [picture for picture in pictures if picture.split == "train"][:limit]
     val = [picture for picture in pictures if picture.split == "val"][:limit]
     if not train or not val:
