@@ -46,19 +46,23 @@ def adapt(
             "made by people replace a machine's.",
         ),
     ] = None,
-    box_weight: Annotated[float, typer.Option(help="Weight of the boxes' loss.")] = 5.0,
+    box_weight: Annotated[
+        float | None, typer.Option(help="With --boxes: weight of their loss; default 5.", min=0, max=1000)
+    ] = None,
     input_size: Annotated[int, typer.Option(help="Side in pixels of the random views in training.", min=32)] = 192,
     test_size: Annotated[
         int, typer.Option(help="Side in pixels that whole pictures are squashed to: evaluation, extraction.", min=32)
     ] = 224,
     words: Annotated[int, typer.Option(help="How many of the commonest caption words to predict.")] = 1000,
-    epochs: Annotated[float, typer.Option(help="Passes over the training pictures; may be a fraction.", min=0.001)] = 4,
+    epochs: Annotated[
+        float, typer.Option(help="Passes over the training pictures; may be a fraction.", min=0.001, max=10_000)
+    ] = 4,
     batch: Annotated[int, typer.Option(help="Pictures per step.")] = 32,
     rate: Annotated[float, typer.Option(help="Peak learning rate of the network.")] = 3e-4,
     precision: Annotated[
         str, typer.Option(help="fp32, or bf16: a fifth faster where the processor has it (see `xlan doctor`).")
     ] = "fp32",
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
     limit: Annotated[
         int | None, typer.Option(help="Use only the first pictures of each split, for a trial.", min=1)
     ] = None,
@@ -76,6 +80,8 @@ def adapt(
     from xlan.vision import efficientnet
     from xlan.vision.grid import load_vision
 
+    if box_weight is not None and not boxes:
+        raise typer.BadParameter("has an effect only together with --boxes", param_hint="--box-weight")
     start, digest = None, ""
     if init is not None:
         start, found, digest = load_vision(init)
@@ -91,7 +97,7 @@ def adapt(
         epochs=epochs,
         batch=batch,
         rate=rate,
-        box_weight=box_weight,
+        box_weight=AdaptSettings.box_weight if box_weight is None else box_weight,
         seed=seed,
         precision=precision,  # type: ignore[arg-type]
         init=digest,

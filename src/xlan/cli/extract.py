@@ -91,8 +91,10 @@ def extract(
     ] = False,
     batch: Annotated[int, typer.Option(help="Pictures per call of the network.", min=1)] = 16,
     threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1)] = 2,
-    max_megapixels: Annotated[float, typer.Option(help="Refuse pictures with more pixels.", min=0.001)] = 120.0,
-    max_megabytes: Annotated[float, typer.Option(help="Refuse larger files.", min=0.001)] = 64.0,
+    max_megapixels: Annotated[
+        float, typer.Option(help="Refuse pictures with more pixels.", min=0.001, max=100_000)
+    ] = 120.0,
+    max_megabytes: Annotated[float, typer.Option(help="Refuse larger files.", min=0.001, max=100_000)] = 64.0,
     bad_list: Annotated[Path | None, typer.Option(help="Also write the skipped pictures to this file.")] = None,
 ) -> None:
     """Extract region features of pictures into a store. Stop it at any time; the same command resumes.
