@@ -23,7 +23,7 @@ def run(*arguments: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ["the file itself", "a link to it"])
-@pytest.mark.parametrize("command", ["predict", "vocab", "evaluate"])
+@pytest.mark.parametrize("command", ["predict", "vocab", "evaluate", "build-df"])
 def test_a_file_that_is_read_is_not_written(shapes: Path, kind: str, command: str) -> None:
     captions = shapes / "captions.jsonl"
     before = captions.read_bytes()
@@ -34,6 +34,7 @@ def test_a_file_that_is_read_is_not_written(shapes: Path, kind: str, command: st
     arguments: list[object] = {
         "predict": ["predict", "model", "--captions", captions, "--features", shapes / "features", "-o", output],
         "vocab": ["data", "vocab", captions, "-o", output, "--threshold", 1],
+        "build-df": ["metrics", "build-df", captions, shapes / "vocab.json", output],
         "evaluate": ["evaluate", shapes / "results.json", captions, "--per-image", output],
     }[command]
     with pytest.raises(DataError, match=f"{output.name}: is read by this command and would be lost"):
