@@ -96,6 +96,7 @@ class TestShipped:
         ("stage=pretrain", "'stage' is 'pretrain'; allowed: 'xe' or 'scst'"),
         ("stage=scst", "stage 'scst' starts from a trained model: set model.init"),
         ("scst.samples=3", "section 'scst' belongs to stage 'scst'"),
+        ("model.options.vocab_size=5", "model.options: vocab_size comes from the data and cannot be set; remove it"),
         ("model.name=null", "model needs a 'name', an 'init' directory, or both"),
         ("data.features=null", "data needs both 'captions' and 'features'"),
         ("data.shapes.images=100", "data.shapes draws its own captions and features"),
