@@ -56,7 +56,7 @@ ARROWS: dict[str, set[str]] = {
     "detector_training": {"adapt", "training", "vision", "config"},
     "confidence": {"text", "vision"},
     "pages": {"metrics"},
-    "studies": {"config", "data", "metrics", "pages"},
+    "studies": {"config", "data", "metrics", "model", "pages"},
     "options": set(),
     "engines": {"confidence", "vision", "text", "model", "decoding", "pretrained", "required", "export"},
     "wording": {"engines", "text", "required"},

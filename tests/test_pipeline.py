@@ -248,7 +248,10 @@ def test_a_model_without_vision_says_so() -> None:
     words = Vocabulary.from_words(["dog"])
     model = build_model("xlan-tiny", vocab_size=len(words), feature_dim=8)
     captioner = Captioner(TorchEngine(model, words.special), words)
-    with pytest.raises(ModelError, match=r"captions region features, not pictures: its directory has no vision"):
+    with pytest.raises(
+        ModelError,
+        match=r"captions region features, not pictures: its directory has no vision.*; add one with `xlan pack`",
+    ):
         captioner.caption(noise(0))
     regions = Regions(np.ones((3, 8), np.float32), np.zeros((3, 4), np.float32))
     assert captioner.caption_regions([regions])[0].words

@@ -237,6 +237,6 @@ class Captioner:
         if self.extractor is None:
             raise ModelError(
                 "this model captions region features, not pictures: its directory has no vision.safetensors; "
-                "use caption_regions, or a model that has one"
+                "add one with `xlan pack`, or use caption_regions"
             )
         return self.extractor

@@ -110,6 +110,29 @@ def test_check_needs_no_model(site: Path) -> None:
     assert "bad.ipynb: not valid JSON" in result.stderr
 
 
+def test_a_document_that_is_named_twice_is_handled_once(run, site: Path) -> None:
+    result = run(
+        site, site / "notes.md", site / "img" / ".." / "notes.md", "--apply", "--min-confidence", "0", "--json"
+    )
+    assert result.exit_code == 0, result.stderr
+    written = [json.loads(line)["document"] for line in result.stdout.splitlines()]
+    assert [Path(name).name for name in written] == ["index.html", "index.html", "notes.md"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--min-confidence", "0.5"), "has an effect only together with --apply"),
+        (("--port", "8000"), "has an effect only together with --review"),
+        (("--review", "--json"), "cannot be combined with --review"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(run, site: Path, options: tuple[str, ...], message: str) -> None:
+    result = run(site, *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_modes_exclude_each_other_and_a_wrong_file_is_refused(run, site: Path) -> None:
     result = run(site, "--apply", "--undo")
     assert result.exit_code == 2

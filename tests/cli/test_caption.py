@@ -287,6 +287,23 @@ def test_coco_results(run, photos: Path) -> None:
         run("photos/3.png", "a/3.png", "--coco", "results.json")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--coco", "photos/1.png"), "photos/1.png: expected a file name that ends in .json"),
+        (("-o", "out.jsonl", "--coco", "out.jsonl"), "out.jsonl: expected a file name that ends in .json"),
+        (("--explain", "why", "--coco", "results.json"), "needs -o too"),  # a continued run would leave captions out
+        (("--sidecar", "--coco", "results.json"), "needs -o too"),
+    ],
+)
+def test_coco_results_replace_no_other_file_and_are_complete(
+    run, photos: Path, options: tuple[str, ...], message: str
+) -> None:
+    done = run("photos", *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
 def test_confidence_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     write = _plain_writer(CaptionOptions(), named=False, confidence=True)
     write("a.jpg", Caption("a dog", -1.0, 0.62, ()))

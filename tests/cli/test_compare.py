@@ -52,8 +52,28 @@ def test_json_is_complete_and_seeded(files: list[str]) -> None:
 def test_images_can_be_ranked_by_another_score(files: list[str]) -> None:
     outcome = run(*files, "--metrics", "bleu", "--samples", "20", "--by", "bleu-4")
     assert "where they differ most (BLEU-4)" in outcome.stdout
-    wrong = run(*files, "--metrics", "bleu", "--samples", "20")
+    wrong = run(*files, "--metrics", "bleu", "--samples", "20", "--by", "cider")
     assert "--by expects one of the requested scores (BLEU-1" in str(wrong.exception)
+
+
+def test_without_cider_images_are_ranked_by_the_last_score(files: list[str]) -> None:
+    outcome = run(*files, "--metrics", "bleu", "--samples", "20")
+    assert "where they differ most (BLEU-4)" in outcome.stdout
+
+
+def test_of_two_subsets_the_images_in_both_are_compared(files: list[str]) -> None:
+    for path, images, text in ((files[0], range(8), "a thing"), (files[1], range(4, 12), "a thing on the")):
+        Path(path).write_text(json.dumps([{"image_id": i, "caption": text} for i in images]))
+    outcome = run(*files, "--metrics", "rouge", "--samples", "20", "--json", "--subset")
+    assert outcome.exit_code == 0, outcome.exception
+    assert {row["image_id"] for row in json.loads(outcome.stdout)["images"]} == set(range(4, 8))
+    assert "8 images captioned in one set only; 4 are compared" in outcome.stderr
+
+
+def test_a_missing_folder_of_pictures_is_told_before_anything_is_printed(files: list[str], tmp_path: Path) -> None:
+    outcome = run(*files, "--metrics", "rouge", "-o", str(tmp_path / "page.html"), "--pictures", str(tmp_path / "none"))
+    assert "none: no such folder of pictures" in str(outcome.exception)
+    assert outcome.stdout == ""
 
 
 def test_brackets_in_names_are_printed_not_obeyed(tmp_path: Path) -> None:

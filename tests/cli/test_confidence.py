@@ -68,6 +68,11 @@ def test_a_model_is_fitted_and_checked(model: Path, shapes: Path, tmp_path: Path
     assert (tmp_path / "page.html").read_text().count("<figure") == 2
 
 
+def test_a_model_without_calibration_is_told_before_anything_is_captioned(model: Path, tmp_path: Path) -> None:
+    result = run("check", model, "--captions", tmp_path / "none.jsonl", "--features", tmp_path / "none")
+    assert "model: is not calibrated; fit it first: xlan confidence fit" in str(result.exception)
+
+
 def test_a_split_without_pictures_is_told(model: Path, shapes: Path) -> None:
     files = ("--captions", shapes / "captions.jsonl", "--features", shapes / "features")
     result = run("fit", model, *files, "--split", "holiday")

@@ -210,3 +210,18 @@ def test_a_scorer_of_ones_own_is_run_by_name(
     ):
         assert message in str(run(*typed, "--scorer", name).exception)
     assert "--pictures FOLDER" in str(run(*paths, "--scorer", "my_scores_1:Bytes").exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--pictures", "photos", "--pictures has an effect only together with --scorer"),
+        ("--corenlp", "jars", "--corenlp has an effect only with the metric spice"),
+        ("--spacy-model", "en", "--spacy-model has an effect only with the metric spice-spacy"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    paths: tuple[str, str], option: str, value: str, message: str
+) -> None:
+    outcome = run(*paths, "--metrics", "bleu", option, value)
+    assert message in str(outcome.exception)

@@ -127,7 +127,7 @@ def test_two_models(run: Run, photos: Path, plain_directory: Path) -> None:
 
 
 def test_a_word_that_only_one_model_knows(run: Run, photos: Path, plain_directory: Path) -> None:
-    with pytest.raises(DecodingError, match="does not know the word 'dog'"):
+    with pytest.raises(DecodingError, match="updown: must: the model does not know the word 'dog'"):
         run("explain", "photos/a.png", "-o", "page.html", "--compare", plain_directory, "--must", "dog")
     assert not Path("page.html").exists()
 

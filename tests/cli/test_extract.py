@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +170,7 @@ def test_wrong_options_are_usage_errors(dataset: Path, tmp_path: Path, option: s
         "--vision v --network efficientnet-lite0",
         "--vision v --onnx-pixels",
         "--onnx-pixels",
+        "--number-ids",
     ],
 )
 def test_options_without_effect_are_usage_errors(dataset: Path, tmp_path: Path, options: str) -> None:
@@ -174,6 +178,45 @@ def test_options_without_effect_are_usage_errors(dataset: Path, tmp_path: Path, 
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert "has no effect" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_folder_of_pictures_for_no_dataset_is_a_usage_error(dataset: Path, tmp_path: Path) -> None:
+    options = ("-o", tmp_path / "s", "--pictures", tmp_path)
+    result = run("features", "extract", dataset.parent, *options)
+    assert result.exit_code == 2
+    assert "has no effect without a dataset" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes")
+def test_a_name_that_is_no_text_is_listed_and_the_others_are_extracted(
+    dataset: Path, vision: Path, tmp_path: Path
+) -> None:
+    odd = os.fsdecode(bytes(dataset.parent) + b"/\xff.png")
+    shutil.copy(dataset.parent / "0.png", odd)
+    options = ("-o", tmp_path / "store", "--vision", vision, "--bad-list", tmp_path / "bad.txt")
+    result = run("features", "extract", dataset.parent, *options)
+    assert result.exit_code == 3
+    assert "16 pictures extracted, 0 already there, 1 skipped" in result.stdout
+    assert "\\udcff.png: its name is not Unicode text" in (tmp_path / "bad.txt").read_text()
+
+
+def test_a_term_signal_saves_what_was_extracted(
+    dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract, calls = GridExtractor.extract, []
+
+    def stopped_in_the_second_batch(self: GridExtractor, images: Any) -> Any:
+        calls.append(len(images))
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return extract(self, images)
+
+    monkeypatch.setattr(GridExtractor, "extract", stopped_in_the_second_batch)
+    before = signal.getsignal(signal.SIGTERM)
+    result = run("features", "extract", dataset, "-o", tmp_path / "store", "--vision", vision, "--batch", "4")
+    assert result.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert len(FeatureStore(tmp_path / "store")) == 4
 
 
 def test_a_folder_without_pictures(tmp_path: Path, vision: Path) -> None:
@@ -215,6 +258,21 @@ def test_a_term_signal_makes_adapt_save_and_end(
     assert signal.getsignal(signal.SIGTERM) is before
     with safe_open(tmp_path / "run" / "checkpoint.safetensors", framework="pt") as file:
         assert file.metadata()["step"] == "3"  # the end of the first epoch, where the first line is shown
+
+
+def test_adapt_takes_a_table_of_captions(
+    dataset: Path, vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = EfficientNetLite(SPECS["tiny"])
+    monkeypatch.setattr(efficientnet, "load_imagenet", lambda name: (made, None))
+    images = json.loads(dataset.read_text())["images"]
+    rows = [(image["filename"], line["raw"], image["split"]) for image in images for line in image["sentences"]]
+    table = dataset.with_name("captions.csv")
+    table.write_text("".join(",".join(row) + "\n" for row in [("file", "caption", "split"), *rows]))
+    (dataset.parent / "0.png").unlink()
+    result = run("adapt", table, "-o", tmp_path / "run", *TINY_RUN, "--epochs", "1")
+    assert "1 image without a picture beside the captions; skipped" in result.stderr
+    assert "starting: 11 pictures, 2 steps, 3 words" in result.stderr
 
 
 def test_adapt_needs_both_splits(dataset: Path, tmp_path: Path) -> None:

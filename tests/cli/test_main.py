@@ -79,6 +79,26 @@ def test_wrong_usage_is_status_2():
     assert run("no-such-command").returncode == 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("data", "shapes", "-o", "out", "--seed", "-1"),
+        ("data", "split", "captions.csv", "-o", "out.jsonl", "--seed", "-1"),
+        ("adapt", "captions.csv", "-o", "out", "--seed", "-1"),
+        ("adapt", "captions.csv", "-o", "out", "--epochs", "inf"),
+        ("adapt", "captions.csv", "-o", "out", "--box-weight", "2"),
+        ("features", "extract", "photos", "-o", "out", "--max-megapixels", "inf"),
+        ("features", "extract", "photos", "-o", "out", "--max-megabytes", "inf"),
+        ("batch", "caption", "photos", "-o", "out", "--max-megabytes", "inf"),
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_cannot_work_are_wrong_usage(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert arguments[-2] in result.stderr
+
+
 def test_a_command_that_needs_torch_says_what_to_install():
     code = (
         "import sys; sys.modules['torch'] = None; sys.argv = ['xlan', 'import-detector', 'none.bin', '-o', 'none']; "

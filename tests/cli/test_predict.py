@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from xlan.cli import progress
 from xlan.cli.main import app
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
@@ -88,3 +89,10 @@ def test_a_device_that_is_not_there_is_refused_in_words(folder: Path) -> None:
     assert status == 1
     assert "device 'no-such-device' cannot be used here" in output
     assert predict(folder, "--split=val", "--device=cpu")[0] == 0
+
+
+def test_a_log_says_how_many_images_are_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    status, output = predict(folder, "--split=val", "--batch-size=3")
+    assert status == 0
+    assert "val: 3 of 4 (75%)" in output

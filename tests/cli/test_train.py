@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from xlan.cli import health
 from xlan.cli.main import app
-from xlan.errors import ConfigError
+from xlan.errors import ConfigError, ModelError
 
 ROOT = Path(__file__).parent.parent.parent
 SMOKE = ROOT / "configs" / "smoke.yaml"
@@ -27,6 +27,14 @@ def test_check_prints_every_setting() -> None:
     settings = yaml.safe_load(result.stdout)
     assert settings["train"]["epochs"] == 3
     assert settings["train"]["label_smoothing"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"), [("model.name=xlam", "expected one of .*, got 'xlam'"), ("model.options.dimm=8", "'dimm'")]
+)
+def test_check_refuses_a_model_that_cannot_be_built(override: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        CliRunner().invoke(app, ["train", str(SMOKE), override, "--check"], catch_exceptions=False)
 
 
 def test_a_typo_is_one_line_and_status_1() -> None:

@@ -221,6 +221,9 @@ def test_errors_do_not_steer_the_terminal() -> None:
         (("a dog", "--rebuild", "--no-update"), "cannot be combined with --no-update"),
         (("--no-update",), "expected a sentence too"),
         (("--page", "x.html"), "expected a sentence too"),
+        (("--json",), "expected a sentence too"),
+        (("a dog", "--skipped", "--no-update"), "cannot be combined with --no-update"),
+        (("a dog", "--forget"), "does not search; leave out the sentence"),
         (("a dog", "-n", "0"), "greater than or equal to 1"),
     ],
 )
@@ -230,6 +233,15 @@ def test_wrong_usage_is_status_2(
     done = search(photos(1), *arguments)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_a_page_never_replaces_a_photo(photos: Photos, search: Callable[..., object]) -> None:
+    folder = photos(1)
+    [photo] = folder.iterdir()
+    before = photo.read_bytes()
+    done = search(folder, "a dog", "--page", str(photo))
+    assert "expected a file name that ends in .html" in str(done.exception)
+    assert photo.read_bytes() == before
 
 
 def test_search_needs_no_torch(photos: Photos, model_directory: Path, tmp_path: Path) -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +17,14 @@ import yaml
 from typer.testing import CliRunner
 
 from xlan.cli.main import app
+from xlan.cli.stopping import ended_by_sigterm
 from xlan.config import load_config
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
-from xlan.errors import ConfigError, DataError, TrainingError
+from xlan.errors import ConfigError, DataError, MetricError, TrainingError
+from xlan.metrics import report
 from xlan.model.spec import model_spec
+from xlan.studies import runs as study_runs
 from xlan.studies.page import study_page
 from xlan.studies.runs import Run, best_rows, carry_out, cpu_places, first_stage, second_stage, shown
 from xlan.studies.schema import load_study, row_config
@@ -78,16 +86,30 @@ def test_every_study_that_comes_along_can_be_built(path: Path, monkeypatch: pyte
         ({"rows": {"../up": {}}, "against": "../up"}, "names are made of letters"),
         ({"rows": {}}, "rows"),
         ({"seeds": []}, "seeds"),
-        ({"colour": "red"}, "colour"),
+        ({"seeds": 3}, "'seeds': expected a list in brackets, got 3"),
+        ({"colour": "red"}, "unknown key 'colour'; allowed: against, output,"),
+        ({"rows": {"plain": {"sett": {}}}}, "unknown key 'rows.plain.sett'; did you mean 'set'"),
+        ({"rows": {"plain": None}}, "'rows.plain': expected keys and values, got nothing"),
+        ({"rows": {2: {}}}, "row 2: expected a name; put it in quotation marks: '2'"),
         ({"then": {"recipe": "x.yaml"}}, "either 'rows' .names. or 'best'"),
         ({"then": {"recipe": "x.yaml", "best": 9}}, "only 2 rows"),
         ({"rows": {"plain": {"set": {"train.epochz": 3}}}}, "row 'plain': .*epochz"),
         ({"recipe": "nowhere.yaml"}, "nowhere.yaml: no such file"),
+        ({"recipe": str(ROOT / "configs" / "smoke.yaml")}, "row 'plain': a study needs files"),
+        ({"rows": {"plain": {"set": {"model.name": "xlam"}}}}, "row 'plain': model: expected one of .*, got 'xlam'"),
+        ({"rows": {"plain": {"set": {"model.options": {"dimm": 8}}}}}, "row 'plain': .*unknown key 'dimm'"),
+        ({"seeds": [1, 2, 1]}, "seeds: 1 is given twice"),
+        ({"rows": {"plain": {"seeds": [4, 4]}}}, "seeds: 4 is given twice"),
+        ({"scoring": {"metrics": ["cider", "cidre"]}}, "there is no metric 'cidre'; choose from: bleu"),
+        ({"then": {"recipe": "x.yaml", "best": 1}}, "then, row 'plain': x.yaml: no such file"),
+        ({"then": {"recipe": "recipe.yaml", "best": 1, "set": {"train.epochz": 3}}}, "then, row 'plain': .*epochz"),
+        ({"then": {"recipe": "recipe.yaml", "best": 1}, "rows": {"plain": {}, "plain+": {}}}, "'plain\\+': .*rename"),
     ],
 )
 def test_a_wrong_study_is_refused_before_training(
-    write: Callable[..., Path], changes: dict[str, Any], message: str
+    write: Callable[..., Path], changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         load_study(write(**changes))
 
@@ -174,6 +196,21 @@ def test_a_table_without_the_row_to_compare_with_has_no_intervals(
     assert row["cells"]["CIDEr"]["low"] is None
 
 
+def test_a_score_that_cannot_be_computed_is_named_with_the_reason(
+    write: Callable[..., Path], shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_java(corenlp: Path | None) -> None:
+        raise MetricError("there is no Java")
+
+    monkeypatch.setattr(report, "_spice", no_java)
+    path = write(scoring={"metrics": ["bleu", "spice"], "samples": 50})
+    write_predictions(first_stage(load_study(path))[0], shapes)
+    result = CliRunner().invoke(app, ["study", str(path), "--table"], catch_exceptions=False)
+    assert "SPICE: not computed: there is no Java" in result.stderr
+    assert "SPICE: not computed (there is no Java)." in (tmp_path / "out" / "table.md").read_text()
+    assert "SPICE: not computed (there is no Java)." in (tmp_path / "out" / "study.html").read_text()
+
+
 def test_captions_of_another_search_do_not_count(write: Callable[..., Path], shapes: Path) -> None:
     [run, *_] = first_stage(load_study(write()))
     write_predictions(run, shapes)
@@ -202,10 +239,32 @@ def test_the_second_stage_reads_the_data_of_its_row(write: Callable[..., Path], 
     assert "--max-regions" in second.predict
 
 
+def test_of_a_second_stage_only_the_chosen_rows_are_trained(
+    write: Callable[..., Path], shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(seeds=[1], then={"recipe": str(tmp_path / "recipe.yaml"), "rows": ["plain", "wide"]})
+    for run in first_stage(load_study(path)):
+        write_predictions(run, shapes)
+    begun: list[str] = []
+    monkeypatch.setattr(study_runs, "carry_out", lambda runs, **_: begun.extend(run.row for run in runs))
+    CliRunner().invoke(app, ["study", str(path), "--rows", "wide"], catch_exceptions=False)
+    assert begun == ["wide", "wide+"]
+
+
 def test_gpus_and_jobs_exclude_each_other(write: Callable[..., Path]) -> None:
     result = CliRunner().invoke(app, ["study", str(write()), "--gpus", "0,1", "--jobs", "2"])
     assert result.exit_code == 2
     assert "give --gpus or --jobs, not both" in result.output
+
+
+@pytest.mark.parametrize("option", [(), ("--dry-run",)])
+def test_a_split_that_the_captions_do_not_have_is_refused_before_training(
+    write: Callable[..., Path], tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    path = write(scoring={"split": "tset", "metrics": ["cider"]})
+    with pytest.raises(DataError, match=r"split 'tset' has no images; there are: train \(45 images\)"):
+        CliRunner().invoke(app, ["study", str(path), *option], catch_exceptions=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_can_be_chosen_by_name(write: Callable[..., Path]) -> None:
@@ -221,10 +280,43 @@ def test_rows_can_be_chosen_by_name(write: Callable[..., Path]) -> None:
 def test_a_run_that_fails_does_not_stop_the_others(write: Callable[..., Path], tmp_path: Path) -> None:
     study = load_study(write(rows={"broken": {"set": {"data.vocab": "nowhere.json"}}, "plain": {}}, seeds=[1]))
     runs = first_stage(study)
+    lines: list[str] = []
     with pytest.raises(TrainingError, match=r"1 of 2 runs failed: broken, seed 1 .*broken-1\.log"):
-        carry_out(runs, logs=tmp_path / "logs", places=cpu_places(1), tell=lambda line: None)
+        carry_out(runs, logs=tmp_path / "logs", places=cpu_places(1), tell=lines.append)
+    [reason] = [line for line in lines if line.startswith("broken, seed 1: failed, see ")]
+    assert reason.endswith("broken-1.log: error: nowhere.json: no such file")
     assert [run.is_done() for run in runs] == [False, True]
     assert "nowhere.json" in (tmp_path / "logs" / "broken-1.log").read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_to_the_study_lets_its_runs_save(
+    tmp_path: Path, number: signal.Signals, error: type[BaseException]
+) -> None:
+    """The run is a small program that saves when it is asked to end, as training does."""
+    begun, saved = tmp_path / "begun", tmp_path / "saved"
+    program = (
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path({str(saved)!r}).touch()))\n"
+        f"pathlib.Path({str(begun)!r}).touch()\n"
+        "time.sleep(60)\n"
+    )
+    run = Run("slow", 1, tmp_path, (sys.executable, "-c", program), (), tmp_path / "test.json")
+
+    def send() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    lines: list[str] = []
+    with pytest.raises(error), ended_by_sigterm():
+        carry_out([run, run], logs=tmp_path / "logs", places=cpu_places(1), tell=lines.append)
+    sender.join()
+    assert saved.exists()
+    assert lines == ["slow, seed 1: training", "stopping when the runs have saved; the same command continues"]
 
 
 def row(name: str, mean: float, **interval: float) -> TableRow:

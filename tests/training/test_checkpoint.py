@@ -66,6 +66,11 @@ def test_changed_bytes_are_noticed_on_loading(tmp_path: Path) -> None:
         load_checkpoint(path.parent)
 
 
+def test_the_folder_of_a_run_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"not a checkpoint; expected a folder such as RUN/checkpoints/step-"):
+        load_checkpoint(save(tmp_path, 7).parent)
+
+
 def test_no_folder_means_no_checkpoint(tmp_path: Path) -> None:
     assert CheckpointFolder(tmp_path / "nowhere", keep=1).newest() is None
 

@@ -41,7 +41,7 @@ def caption_words(pictures: Sequence[Picture], *, size: int) -> list[str]:
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in ranked if is_content(word)]
     if len(words) < size:
-        raise DataError(f"the captions have {len(words)} content words, fewer than the {size} asked for")
+        raise DataError(f"the captions have {len(words)} content words, fewer than the {size} asked for (--words)")
     return words[:size]
 
 

@@ -9,10 +9,17 @@ import typer
 
 from xlan.cli.health import refuse_broken_bf16
 from xlan.cli.single_run import claimed, run_to_end
+from xlan.cli.text import counted
 
 
 def adapt(
-    dataset: Annotated[Path, typer.Argument(help="Dataset in Karpathy's JSON format (.json, .json.gz, .json.xz).")],
+    dataset: Annotated[
+        Path,
+        typer.Argument(
+            help="Captions with splits: Karpathy's JSON (.json, .json.gz, .json.xz), captions.csv, .tsv or .jsonl, a "
+            "Flickr token file."
+        ),
+    ],
     output: Annotated[
         Path,
         typer.Option(
@@ -39,19 +46,23 @@ def adapt(
             "made by people replace a machine's.",
         ),
     ] = None,
-    box_weight: Annotated[float, typer.Option(help="Weight of the boxes' loss.")] = 5.0,
+    box_weight: Annotated[
+        float | None, typer.Option(help="With --boxes: weight of their loss; default 5.", min=0, max=1000)
+    ] = None,
     input_size: Annotated[int, typer.Option(help="Side in pixels of the random views in training.", min=32)] = 192,
     test_size: Annotated[
         int, typer.Option(help="Side in pixels that whole pictures are squashed to: evaluation, extraction.", min=32)
     ] = 224,
     words: Annotated[int, typer.Option(help="How many of the commonest caption words to predict.")] = 1000,
-    epochs: Annotated[float, typer.Option(help="Passes over the training pictures; may be a fraction.", min=0.001)] = 4,
+    epochs: Annotated[
+        float, typer.Option(help="Passes over the training pictures; may be a fraction.", min=0.001, max=10_000)
+    ] = 4,
     batch: Annotated[int, typer.Option(help="Pictures per step.")] = 32,
     rate: Annotated[float, typer.Option(help="Peak learning rate of the network.")] = 3e-4,
     precision: Annotated[
         str, typer.Option(help="fp32, or bf16: a fifth faster where the processor has it (see `xlan doctor`).")
     ] = "fp32",
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
     limit: Annotated[
         int | None, typer.Option(help="Use only the first pictures of each split, for a trial.", min=1)
     ] = None,
@@ -64,11 +75,13 @@ def adapt(
     """
     from xlan.adapt.data import BoxLabels
     from xlan.adapt.run import Adaptation, AdaptSettings
+    from xlan.data.pictures import captioned_pictures
     from xlan.errors import DataError, TrainingError
     from xlan.vision import efficientnet
     from xlan.vision.grid import load_vision
-    from xlan.vision.sources import karpathy_pictures
 
+    if box_weight is not None and not boxes:
+        raise typer.BadParameter("has an effect only together with --boxes", param_hint="--box-weight")
     start, digest = None, ""
     if init is not None:
         start, found, digest = load_vision(init)
@@ -84,15 +97,16 @@ def adapt(
         epochs=epochs,
         batch=batch,
         rate=rate,
-        box_weight=box_weight,
+        box_weight=AdaptSettings.box_weight if box_weight is None else box_weight,
         seed=seed,
         precision=precision,  # type: ignore[arg-type]
         init=digest,
     )
     missing: list[str] = []
-    pictures = karpathy_pictures(dataset, folder=pictures_folder, on_missing=missing.append)
+    pictures = captioned_pictures(dataset, folder=pictures_folder, on_missing=missing.append)
     if missing:
-        typer.echo(f"{len(missing):,} images have no picture in {pictures_folder}; they are skipped", err=True)
+        place = "beside the captions" if pictures_folder is None else f"in {pictures_folder}"
+        typer.echo(f"{counted(len(missing), 'image')} without a picture {place}; skipped", err=True)
     train = [picture for picture in pictures if picture.split == "train"][:limit]
     val = [picture for picture in pictures if picture.split == "val"][:limit]
     if not train or not val:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,9 +37,14 @@ def alt(
         typer.Option("--apply", help="Write the suggestions into the documents, marked so that they can be undone."),
     ] = False,
     min_confidence: Annotated[
-        float,
-        typer.Option(metavar="X", help="With --apply: only suggestions of at least this confidence.", min=0, max=1),
-    ] = DEFAULT_CONFIDENCE,
+        float | None,
+        typer.Option(
+            metavar="X",
+            help=f"With --apply: only suggestions of at least this confidence; default {DEFAULT_CONFIDENCE}.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check: exit status 1 when an image lacks a text. Needs no model.")
     ] = False,
@@ -61,8 +67,8 @@ def alt(
     ] = None,
     model: Model = None,
     port: Annotated[
-        int, typer.Option(metavar="N", help="With --review: port; 0 takes a free one.", min=0, max=65535)
-    ] = 0,
+        int | None, typer.Option(metavar="N", help="With --review: port; by default a free one.", min=0, max=65535)
+    ] = None,
     engine: Engine = EngineChoice.auto,
     device: Device = "cpu",
     batch_size: BatchSize = 16,
@@ -76,6 +82,12 @@ def alt(
     chosen = [name for name, on in _modes(apply, check, list_marked, undo, review) if on]
     if len(chosen) > 1:
         raise typer.BadParameter(f"cannot be combined with {chosen[1]}; choose one", param_hint=chosen[0])
+    if min_confidence is not None and not apply:
+        raise typer.BadParameter("has an effect only together with --apply", param_hint="--min-confidence")
+    if port is not None and not review:
+        raise typer.BadParameter("has an effect only together with --review", param_hint="--port")
+    if as_json and review:
+        raise typer.BadParameter("cannot be combined with --review; choose one", param_hint="--json")
     if root is not None and not root.is_dir():
         raise typer.BadParameter(f"{root}: no such folder", param_hint="--root")
     from xlan.alt import survey
@@ -86,7 +98,8 @@ def alt(
         problems.append(line)
         typer.echo(printable(line), err=True)
 
-    found = [one for path in paths for one in _survey(path, root, problem)]
+    seen: set[str] = set()
+    found = [one for path in paths for one in _survey(path, root, seen, problem)]
     marked = [one for one in found if one.state == "marked"]
     missing = [one for one in found if one.lacks_text]
     if list_marked:
@@ -107,15 +120,17 @@ def alt(
             with count_progress("captioning") as move:
                 shown = survey.suggest(shown, captioner, batch_size=batch_size, progress=move)
         if review:
-            _review(shown, port)
+            _review(shown, port or 0)
         elif apply:
-            good = [one for one in shown if one.suggestion and one.confidence >= min_confidence]
+            least = DEFAULT_CONFIDENCE if min_confidence is None else min_confidence
+            good = [one for one in shown if one.suggestion and one.confidence >= least]
             written = survey.apply(good, problem)
             _report(written, as_json, "written")
-            rest = [one for one in shown if one.lacks_text and one not in written]
+            done_with = set(written)
+            rest = [one for one in shown if one.lacks_text and one not in done_with]
             if not as_json:
                 _report(rest, as_json, "left")
-            _say(f"{counted(len(written), 'text')} written to {_files(written)}; {_left(rest, min_confidence)}")
+            _say(f"{counted(len(written), 'text')} written to {_files(written)}; {_left(rest, least)}")
         else:
             _report([one for one in shown if one.state != "marked"], as_json, "")
             _say(_summary([one for one in shown if one.lacks_text]))
@@ -127,12 +142,18 @@ def _modes(*values: bool) -> list[tuple[str, bool]]:
     return list(zip(("--apply", "--check", "--list", "--undo", "--review"), values, strict=True))
 
 
-def _survey(path: Path, root: Path | None, problem: Problem) -> list[Finding]:
+def _survey(path: Path, root: Path | None, seen: set[str], problem: Problem) -> list[Finding]:
+    """The images of the documents that are not in `seen`, where they are then noted: paths may overlap."""
     from xlan.alt import survey
     from xlan.alt.document import find_documents
 
+    documents = []
+    for document in find_documents(path, problem):
+        if (place := os.path.realpath(document)) not in seen:
+            seen.add(place)
+            documents.append(document)
     top = root or (path if path.is_dir() else None)
-    return list(survey.survey(find_documents(path, problem), top, problem))
+    return list(survey.survey(documents, top, problem))
 
 
 def _captioner(model: Path | None, engine: EngineChoice, device: str) -> Captioner:

@@ -65,8 +65,8 @@ KeepPlan = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove an existing job in the output, and start again.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda (a GPU per worker), mps.")]
-Megabytes = Annotated[float, typer.Option(help="Refuse larger picture files.", min=0.001)]
-Megapixels = Annotated[float, typer.Option(help="Refuse pictures with more pixels.", min=0.001)]
+Megabytes = Annotated[float, typer.Option(help="Refuse larger picture files.", min=0.001, max=100_000)]
+Megapixels = Annotated[float, typer.Option(help="Refuse pictures with more pixels.", min=0.001, max=100_000)]
 
 
 @app.command()

@@ -112,6 +112,12 @@ def caption(
         raise typer.BadParameter("prints on standard output, but -o writes a file; leave one out", param_hint="--json")
     if overwrite and output is None and explain is None:
         raise typer.BadParameter("has an effect only together with -o or --explain", param_hint="--overwrite")
+    if coco is not None and coco.suffix.lower() != ".json":
+        raise typer.BadParameter(f"{coco}: expected a file name that ends in .json", param_hint="--coco")
+    if coco is not None and output is None and (explain is not None or sidecar or embed):
+        raise typer.BadParameter(
+            "needs -o too: it has the captions of the pictures that a continued run skips", param_hint="--coco"
+        )
     if (sidecar or embed) and STDIN in paths:
         raise typer.BadParameter("need files, not standard input", param_hint="--sidecar and --embed")
     if overwrite_description and not (sidecar or embed):

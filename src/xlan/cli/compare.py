@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xlan.cli.evaluate import CORENLP_HELP, METRICS_HELP, REFERENCES_HELP, SPLIT_HELP, SUBSET_HELP
-from xlan.cli.explain import PAGES
+from xlan.cli.evaluate import CORENLP_HELP, METRICS_HELP, REFERENCES_HELP, SPLIT_HELP
 from xlan.cli.named_pictures import PICTURES_HELP, find_thumbnails
+from xlan.cli.outputs import check_page
 from xlan.cli.text import counted, short_names
 from xlan.errors import DataError, MetricError
 
@@ -42,55 +42,66 @@ def compare(
         int, typer.Option("--images", min=0, help="How many of the images that differ most to show.")
     ] = 10,
     by: Annotated[
-        str, typer.Option("--by", metavar="SCORE", help="The score by which images differ, for instance CIDEr.")
-    ] = "CIDEr",
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="SCORE",
+            help="The score by which images differ; default: CIDEr, else the last of those computed.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, at full precision.")] = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write it as one self-contained page (.html).")
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help=SPLIT_HELP)] = None,
     pictures: Annotated[Path | None, typer.Option("--pictures", metavar="FOLDER", help=PICTURES_HELP)] = None,
-    subset: Annotated[bool, typer.Option("--subset", help=SUBSET_HELP)] = False,
+    subset: Annotated[
+        bool, typer.Option("--subset", help="Compare the images that both caption, even if others have no caption.")
+    ] = False,
     corenlp: Annotated[Path | None, typer.Option("--corenlp", metavar="FOLDER", help=CORENLP_HELP)] = None,
 ) -> None:
     """Compare two sets of captions: scores, difference B − A, bootstrap interval and p-value, and where they differ.
 
     Images are drawn again and again with replacement, the same for both, so that easy images help both alike.
     """
-    if output is not None and output.suffix.lower() not in PAGES:
-        raise DataError(f"{output}: expected a file name that ends in .html")
+    if output is not None:
+        check_page(output)
     if pictures is not None and output is None:
         raise DataError("--pictures adds pictures to the page; name the page with -o page.html")
+    if pictures is not None and not pictures.is_dir():
+        raise DataError(f"{pictures}: no such folder of pictures")
     from rich.console import Console
 
-    from xlan.cli.evaluate import metric_progress, read_references, split_names
+    from xlan.cli.evaluate import metric_progress, read_references, refuse_without, split_names
     from xlan.metrics.bootstrap import compare as compare_reports
     from xlan.metrics.bootstrap import largest_differences
     from xlan.metrics.coco import pair
     from xlan.metrics.report import evaluate
 
+    chosen = split_names(metrics)
+    refuse_without("--corenlp", corenlp, "spice", [*chosen, *require])
     found = read_references(references, split)
+    both = [_under_own_ids(path, found) for path in (first, second)]
+    if subset:
+        both = _common(*both)
     reports: list[Report] = []
-    for name, path in (("A", first), ("B", second)):
-        captions, wanted = pair(_under_own_ids(path, found), found, subset=subset)
+    for name, results in zip("AB", both, strict=True):
+        captions, wanted = pair(results, found, subset=subset)
         with metric_progress(f"scoring {name}") as progress:
             reports.append(
                 evaluate(
                     captions,
                     wanted,
-                    metrics=split_names(metrics),
+                    metrics=chosen,
                     require=require,
                     corenlp=corenlp,
                     progress=progress,
                 )
             )
     a, b = reports
-    spelled = {name.lower(): name for name in a.scores}
-    if images and by.lower() not in spelled:
-        raise MetricError(f"--by expects one of the requested scores ({', '.join(a.scores)}), got {by!r}")
+    by = _ranked_by(by, a)
     outcome = compare_reports(a, b, samples=samples, seed=seed, confidence=confidence)
-    differ = largest_differences(a, b, metric=spelled[by.lower()], count=images) if images else []
-    by = spelled.get(by.lower(), by)
+    differ = largest_differences(a, b, metric=by, count=images) if images else []
     if as_json:
         typer.echo(json.dumps(_as_json(outcome, differ, samples, seed, confidence), indent=2, ensure_ascii=False))
     else:
@@ -128,6 +139,27 @@ def _under_own_ids(path: Path, references: References) -> dict[int | str, str]:
     results = load_results(path)
     own = references.ids_of(results)
     return {own.get(name, name): caption for name, caption in results.items()}
+
+
+def _common(first: dict[int | str, str], second: dict[int | str, str]) -> list[dict[int | str, str]]:
+    """Both, with the images that both have."""
+    shared = first.keys() & second.keys()
+    if not shared:
+        raise DataError("A and B caption no image in common; expected captions of the same images")
+    if left := len(first.keys() | second.keys()) - len(shared):
+        _note(f"{counted(left, 'image')} captioned in one set only; {len(shared):,} are compared")
+    return [{image: text for image, text in results.items() if image in shared} for results in (first, second)]
+
+
+def _ranked_by(asked: str | None, report: Report) -> str:
+    """The score by which images differ, as it is printed."""
+    if asked is None:
+        computed = [name for name, score in report.scores.items() if score.value is not None]
+        return "CIDEr" if "CIDEr" in computed else (computed or list(report.scores))[-1]
+    spelled = {name.lower(): name for name in report.scores}
+    if asked.lower() not in spelled:
+        raise MetricError(f"--by expects one of the requested scores ({', '.join(report.scores)}), got {asked!r}")
+    return spelled[asked.lower()]
 
 
 def _as_json(

@@ -86,7 +86,10 @@ def check(
 
     if output is not None and output.suffix.lower() not in (".html", ".htm"):
         raise DataError(f"{output}: expected a file name that ends in .html")
-    answers, scores = _answers_and_scores(Captioner.from_pretrained(model), captions, features, split, limit)
+    captioner = Captioner.from_pretrained(model)
+    if captioner.judge.calibration is None:
+        raise DataError(f"{model}: is not calibrated; fit it first: xlan confidence fit {model} …")
+    answers, scores = _answers_and_scores(captioner, captions, features, split, limit)
     found = measure(answers, scores)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), indent=2))

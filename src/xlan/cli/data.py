@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xlan.cli.outputs import check_output
 from xlan.cli.text import printable
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def vocab(
     from xlan.data.captions import build_vocabulary
     from xlan.errors import DataError
 
+    check_output(output, path)
     captions = _load(path, split_list, tokens)
     words = build_vocabulary(captions, None if split == "all" else split, threshold=threshold, tokens=tokens.value)
     try:
@@ -149,7 +151,7 @@ def split(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write, for example captions.jsonl.")],
     val: Annotated[float, typer.Option(help="Share of the images for validation.")] = 0.05,
     test: Annotated[float, typer.Option(help="Share of the images for the final test.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same images.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same images.", min=0)] = 0,
     keep: Annotated[
         Path | None,
         typer.Option(help="Captions file with earlier splits: its images keep them.", show_default=False),
@@ -184,7 +186,7 @@ def split(
 def shapes(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     images: Annotated[int, typer.Option(help="Number of images.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same images.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same images.", min=0)] = 0,
     pictures: Annotated[bool, typer.Option(help="Draw the pictures too, as PNG files.")] = False,
 ) -> None:
     """Draw coloured shapes with captions and features: a data set to try training with, in a minute."""

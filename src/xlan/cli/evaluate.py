@@ -6,13 +6,14 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xlan.cli.named_pictures import match_pictures
+from xlan.cli.outputs import check_output
 from xlan.cli.text import counted
 from xlan.errors import MetricError
 
@@ -100,6 +101,13 @@ def evaluate(
     from xlan.metrics import report as reports
     from xlan.metrics.coco import load_results, pair
 
+    if per_image is not None:
+        check_output(per_image, results, references)
+    chosen = split_names(metrics)
+    refuse_without("--corenlp", corenlp, "spice", [*chosen, *require])
+    refuse_without("--spacy-model", spacy_model, "spice-spacy", [*chosen, *require])
+    if pictures is not None and not scorer:
+        raise MetricError("--pictures has an effect only together with --scorer")
     given = load_results(results)
     found = read_references(references, split)
     captions, wanted = pair(given, found, subset=subset)
@@ -111,7 +119,7 @@ def evaluate(
         report = reports.evaluate(
             captions,
             wanted,
-            metrics=split_names(metrics),
+            metrics=chosen,
             require=require,
             corenlp=corenlp,
             spacy_model=spacy_model,
@@ -182,6 +190,16 @@ def _picture_names(captions: Iterable[int | str], references: References) -> dic
 def split_names(text: str) -> list[str]:
     """`"bleu, cider"` → `["bleu", "cider"]`."""
     return [name.strip().lower() for name in text.split(",") if name.strip()]
+
+
+def refuse_without(option: str, value: object, metric: str, metrics: Sequence[str]) -> None:
+    """Refuse an option of a metric that was not requested.
+
+    Raises:
+        MetricError: it was given all the same.
+    """
+    if value is not None and metric not in metrics:
+        raise MetricError(f"{option} has an effect only with the metric {metric}: add it to --metrics")
 
 
 @contextlib.contextmanager

@@ -12,16 +12,17 @@ import typer
 
 from xlan.caption_json import caption_record
 from xlan.cli.engine import EngineChoice, detector_for_names
+from xlan.cli.outputs import PAGES
 from xlan.cli.pictures import STDIN, read_stdin
 from xlan.cli.shared_options import Beams, Detector, Device, Engine, Model, Must, caption_options
 from xlan.cli.text import printable, short_names
-from xlan.errors import DataError
+from xlan.errors import DataError, DecodingError, ModelError
 from xlan.threads import leave_a_core
 
 if TYPE_CHECKING:
     from PIL import Image
 
-PAGES, FIGURES = (".html", ".htm"), (".png",)
+FIGURES = (".png",)
 
 
 def explain(
@@ -71,8 +72,13 @@ def explain(
         )
         for directory in models
     ]
-    for captioner in captioners:
-        captioner.check(options)
+    for label, captioner in zip(model_names(*models), captioners, strict=True):
+        try:
+            captioner.check(options)
+        except (DecodingError, ModelError) as error:
+            if compare is None:
+                raise
+            raise type(error)(f"{label}: {error}") from None
     source = read_stdin() if photo == STDIN else Path(photo)
     name = "standard input" if photo == STDIN else photo
     image = open_for_page(source, name)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.cli.health import refuse_broken_bf16
+from xlan.cli.stopping import ended_by_sigterm
+from xlan.cli.text import printable
 
 if TYPE_CHECKING:
     from xlan.vision.extract import ExtractReport
@@ -89,8 +91,10 @@ def extract(
     ] = False,
     batch: Annotated[int, typer.Option(help="Pictures per call of the network.", min=1)] = 16,
     threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1)] = 2,
-    max_megapixels: Annotated[float, typer.Option(help="Refuse pictures with more pixels.", min=0.001)] = 120.0,
-    max_megabytes: Annotated[float, typer.Option(help="Refuse larger files.", min=0.001)] = 64.0,
+    max_megapixels: Annotated[
+        float, typer.Option(help="Refuse pictures with more pixels.", min=0.001, max=100_000)
+    ] = 120.0,
+    max_megabytes: Annotated[float, typer.Option(help="Refuse larger files.", min=0.001, max=100_000)] = 64.0,
     bad_list: Annotated[Path | None, typer.Option(help="Also write the skipped pictures to this file.")] = None,
 ) -> None:
     """Extract region features of pictures into a store. Stop it at any time; the same command resumes.
@@ -99,7 +103,7 @@ def extract(
     """
     from xlan.cli.progress import count_progress
     from xlan.errors import DataError
-    from xlan.files import write_text
+    from xlan.files import is_json, write_text
     from xlan.karpathy import split_name
     from xlan.vision.extract import extract_to_store
     from xlan.vision.image import ImageLimits
@@ -127,6 +131,11 @@ def extract(
         _refuse("without --onnx FILE", {"--onnx-pixels": onnx_pixels or None})
         if vision is not None:
             _refuse("together with --vision", {"--network": network})
+    datasets = [path for path in images if is_json(path)]
+    if not datasets:
+        _refuse("without a dataset", {"--pictures": pictures_folder})
+    if len(datasets) == len(images):
+        _refuse("on the images of a dataset, which have ids", {"--number-ids": number_ids or None})
     # Decoders warn about broken EXIF and odd palettes; users can do nothing about it.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     if dtype not in FEATURE_DTYPES:
@@ -157,6 +166,7 @@ def extract(
         extractor.bf16 = precision == "bf16"
     limits = ImageLimits(max_bytes=int(max_megabytes * 2**20), max_pixels=int(max_megapixels * 1e6))
     with (
+        ended_by_sigterm(),
         FeatureStoreWriter(output, dtype=dtype, extractor=extractor.description) as writer,  # type: ignore[arg-type]
         count_progress("extracting") as move,
     ):
@@ -167,10 +177,11 @@ def extract(
         report = extract_to_store(
             extractor, pictures, writer, batch=batch, threads=threads, limits=limits, on_progress=show
         )
-    for line in report.bad:
+    bad = [printable(line) for line in report.bad]
+    for line in bad:
         typer.echo(f"skipped {line}", err=True)
     if bad_list is not None:
-        write_text(bad_list, "".join(line + "\n" for line in report.bad))
+        write_text(bad_list, "".join(line + "\n" for line in bad))
     typer.echo(
         f"{output}: {report.written} pictures extracted, {report.present} already there, {len(report.bad)} skipped; "
         f"{report.images_per_second:.1f} pictures/s, features of width {extractor.feature_dim}"

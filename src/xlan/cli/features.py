@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.extract import extract
+from xlan.cli.stopping import ended_by_sigterm
 from xlan.cli.text import printable
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def import_(
     from xlan.cli.progress import bytes_progress
     from xlan.data.importers.run import import_features
 
-    with bytes_progress(f"importing {source.name}") as on_progress:
+    with ended_by_sigterm(), bytes_progress(f"importing {source.name}") as on_progress:
         report = import_features(
             source,
             output,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from xlan.cli.outputs import check_output
 from xlan.cli.setup_spice import setup_spice
 
 app = typer.Typer(help="Prepare what the metrics and the reward need.", no_args_is_help=True)
@@ -40,6 +41,7 @@ def build_df(
     from xlan.text.vocab import Vocabulary
     from xlan.training.folder import vocabulary_hash
 
+    check_output(out, captions, vocabulary)
     words = Vocabulary.load(vocabulary)
     images = load_captions(captions).split(split)
     table = DocumentFrequencies.build(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from xlan.cli.engine import MODEL_WORDS
+from xlan.cli.outputs import check_output
+from xlan.cli.progress import count_progress
 from xlan.cli.text import counted
+
+if TYPE_CHECKING:
+    from xlan.cli.progress import Move
+    from xlan.data.collate import ImageBatch
 
 
 def predict(
@@ -30,9 +37,8 @@ def predict(
     ] = False,
 ) -> None:
     """Caption every image of a split; score the result with `xlan evaluate`."""
+    check_output(output, captions)
     import torch
-    from rich.console import Console
-    from rich.progress import track
 
     from xlan.data.captions import load_captions
     from xlan.data.dataset import CaptionDataset
@@ -59,10 +65,21 @@ def predict(
         feature_dim=loaded.model.feature_dim,
     )
     batches = evaluation_loader(dataset, batch_size=batch_size)
-    shown = track(batches, total=len(batches), description=split, console=Console(stderr=True))
-    found = decode_split(loaded.model, shown, loaded.vocabulary, device=where, beams=beams, max_length=max_length)
+    with count_progress(split) as move:
+        shown = _counted(batches, move, len(dataset))
+        found = decode_split(loaded.model, shown, loaded.vocabulary, device=where, beams=beams, max_length=max_length)
     write_predictions(output, found)
     typer.echo(f"{output}: {counted(len(found), 'caption')}")
+
+
+def _counted(batches: Iterable[ImageBatch], move: Move, total: int) -> Iterator[ImageBatch]:
+    """The batches; `move` is told how many images are behind them."""
+    done = 0
+    move(done, total)
+    for batch in batches:
+        yield batch
+        done += len(batch.image_ids)
+        move(done, total)
 
 
 def _vision_of(path: Path | None) -> dict[str, Any]:

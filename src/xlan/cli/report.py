@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from xlan.cli.named_pictures import PICTURES_HELP, find_thumbnails
+from xlan.cli.outputs import check_page
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write the page; RUN/report.html by default.")
+        Path | None, typer.Option("-o", "--output", help="Where to write the page (.html); RUN/report.html by default.")
     ] = None,
     pictures: Annotated[Path | None, typer.Option("--pictures", metavar="FOLDER", help=PICTURES_HELP)] = None,
 ) -> None:
@@ -26,6 +27,8 @@ def report(
         found = find_thumbnails(pictures, {image: [image] for image in images}, note=_note)
         return {str(image): address for image, address in found.items()}
 
+    if output is not None:
+        check_page(output)
     path = write_report(run, output, pictures=None if pictures is None else find)
     typer.echo(str(path))
 

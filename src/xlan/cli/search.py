@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xlan.cli.engine import EngineChoice
+from xlan.cli.outputs import check_page
 from xlan.cli.progress import count_progress
 from xlan.cli.shared_options import BatchSize, Device, Engine, Model
 from xlan.cli.text import counted, printable
@@ -72,15 +73,21 @@ def search(
     from xlan.search.index import forget as forget_indexes
     from xlan.search.library import check_folder
 
+    if forget and sentence is not None:
+        raise typer.BadParameter("removes the index and does not search; leave out the sentence", param_hint="--forget")
     if forget:
         removed = forget_indexes(folder.resolve(), index)
         _say(f"{removed} {'index' if removed == 1 else 'indexes'} of {printable(str(folder))} removed")
         return
     if rebuild and not do_update:
         raise typer.BadParameter("cannot be combined with --no-update; choose one", param_hint="--rebuild")
-    if sentence is None and (not do_update or page is not None):
-        option = "--page" if page is not None else "--no-update"
-        raise typer.BadParameter('expected a sentence too, such as "a dog on the beach"', param_hint=option)
+    if skipped and not do_update:
+        raise typer.BadParameter("cannot be combined with --no-update; choose one", param_hint="--skipped")
+    of_searches = {"--page": page is not None, "--json": as_json, "--no-update": not do_update}
+    if sentence is None and (given := [option for option, is_given in of_searches.items() if is_given]):
+        raise typer.BadParameter('expected a sentence too, such as "a dog on the beach"', param_hint=given[0])
+    if page is not None:
+        check_page(page)
     check_folder(folder)
     photos = _open(folder, index, model, engine, device)
     if sentence is not None:

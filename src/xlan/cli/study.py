@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from xlan.cli.stopping import ended_by_sigterm
+
 
 def study(
     config: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study: a recipe, rows and seeds.")],
@@ -35,10 +37,12 @@ def study(
     """
     from xlan.files import write_json, write_text
     from xlan.studies.page import study_page
-    from xlan.studies.runs import carry_out, cpu_places, first_stage, gpu_places, second_stage, shown
+    from xlan.studies.runs import carry_out, check_split, cpu_places, first_stage, gpu_places, second_stage, shown
     from xlan.studies.schema import load_study
     from xlan.studies.table import as_markdown, score_table
 
+    if table and dry_run:
+        raise typer.BadParameter("give one of --table and --dry-run", param_hint="--table")
     wanted = load_study(config)
     folder = Path(wanted.output)
     runs = first_stage(wanted)
@@ -46,6 +50,8 @@ def study(
     if unknown := [name for name in chosen if name not in wanted.rows]:
         known = ", ".join(wanted.rows)
         raise typer.BadParameter(f"{config} has no row {unknown[0]!r}; it has {known}", param_hint="--rows")
+    if not table:
+        check_split([run for run in runs if run.row in chosen], wanted.scoring.split)
     if dry_run:
         for run in (run for run in runs if run.row in chosen):
             for command in (run.train, run.predict):
@@ -62,13 +68,16 @@ def study(
     if names and jobs > 1:
         raise typer.BadParameter("give --gpus or --jobs, not both: every GPU has one run at a time")
     places = gpu_places(names) if names else cpu_places(jobs)
-    if not table:
-        carry_out([run for run in runs if run.row in chosen], logs=folder / "logs", places=places, tell=tell)
-    if all(run.is_done() for run in runs):
-        more = second_stage(wanted, runs)
-        if more and not table:
-            carry_out(more, logs=folder / "logs", places=places, tell=tell)
-        runs += more
+    with ended_by_sigterm():
+        if not table:
+            carry_out([run for run in runs if run.row in chosen], logs=folder / "logs", places=places, tell=tell)
+        if all(run.is_done() for run in runs):
+            more = second_stage(wanted, runs)
+            if more and not table:
+                carry_out(
+                    [run for run in more if run.row[:-1] in chosen], logs=folder / "logs", places=places, tell=tell
+                )
+            runs += more
     finished = [run for run in runs if run.is_done()]
     if len(finished) < len(runs):
         tell(f"{len(runs) - len(finished)} of {len(runs)} runs are not finished and are left out of the table")

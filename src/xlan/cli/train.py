@@ -48,6 +48,10 @@ def train(
     if check:
         import yaml
 
+        from xlan.model.spec import model_spec
+
+        if settings.model.init is None and settings.model.name is not None:
+            model_spec(settings.model.name, **settings.model.options)
         typer.echo(yaml.safe_dump(dump_config(settings), sort_keys=False, allow_unicode=True), nl=False)
         return
     refuse_broken_bf16("train.precision", settings.train.precision)

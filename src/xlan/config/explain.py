@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from xlan.config.schema import OptimizerConfig, RunConfig, ScheduleConfig, Section
 
@@ -20,6 +20,10 @@ def explain(detail: Any, root: type[Section] = RunConfig) -> str:
         close = difflib.get_close_matches(location[-1], allowed, n=1)
         hint = f"did you mean '{close[0]}'? " if close else ""
         return f"unknown key '{key}'; {hint}allowed: {', '.join(allowed)}"
+    if kind in ("model_type", "dict_type"):
+        return f"'{key}': expected keys and values, got {_got(detail['input'])}"
+    if kind == "tuple_type":
+        return f"'{key}': expected a list in brackets, got {_got(detail['input'])}"
     if kind == "missing":
         return f"missing key '{key}'"
     if kind == "literal_error":
@@ -31,6 +35,10 @@ def explain(detail: Any, root: type[Section] = RunConfig) -> str:
     if kind == "value_error":
         return f"{detail['ctx']['error']}"
     return f"'{key}': {detail['msg'][0].lower()}{detail['msg'][1:]}, got {detail['input']!r}"
+
+
+def _got(value: Any) -> str:
+    return "nothing" if value is None else repr(value)
 
 
 def _names(union: Any) -> list[str]:
@@ -45,14 +53,19 @@ def _is_tag(location: list[str], i: int) -> bool:
 def _section_at(location: list[str], root: type[Section]) -> type[Section] | None:
     """The section class a location leads into."""
     here: list[type[Section]] = [root]
+    named = False
     for i, part in enumerate(location):
         if _is_tag(location, i):
             here = [kind for kind in here if kind.model_fields["name"].default == part]
+            continue
+        if named:  # a name that the user chose, such as a row of a study
+            named = False
             continue
         field = here[0].model_fields.get(part) if here else None
         if field is None:
             return None
         here = _sections_in(field.annotation)
+        named = get_origin(field.annotation) is dict
     return here[0] if here else None
 
 

@@ -102,6 +102,8 @@ class ModelConfig(Section):
     def _something_to_build(self) -> Self:
         if self.name is None and self.init is None:
             raise ValueError("model needs a 'name', an 'init' directory, or both")
+        if taken := [name for name in ("vocab_size", "feature_dim") if name in self.options]:
+            raise ValueError(f"model.options: {taken[0]} comes from the data and cannot be set; remove it")
         if (self.new_words or self.new_features) and self.init is None:
             raise ValueError("model.new_words and model.new_features need a model to start from: set model.init")
         if self.attributes is not None and self.init is not None:

@@ -17,6 +17,7 @@ def study_page(title: str, table: Table, runs: Sequence[Run]) -> str:
         f"Below a score: the 95 % interval of its difference to {table.against}, from {table.samples:,} bootstrap "
         "samples of the pictures."
     )
+    how += "".join(f" {name}: not computed ({reason})." for name, reason in table.not_computed.items())
     body = (
         f'<header><h1>{text(title)}</h1><p class="soft">{text(how)}</p></header>'
         f"<section><h2>Scores</h2>{_table(table)}</section>"

@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,10 @@ from statistics import mean
 
 from xlan.config import changed_keys, dump_config, load_config
 from xlan.config.schema import RunConfig
-from xlan.errors import DataError, TrainingError
+from xlan.data.captions import load_captions
+from xlan.errors import DataError, TrainingError, one_line
 from xlan.files import read_json_lines, write_text
-from xlan.studies.schema import StudyConfig, as_overrides, overrides
+from xlan.studies.schema import StudyConfig, overrides, then_overrides
 from xlan.threads import cores
 
 
@@ -50,6 +52,11 @@ class Run:
     def name(self) -> str:
         """Row and seed."""
         return f"{self.row}, seed {self.seed}"
+
+    @property
+    def captions(self) -> str:
+        """The file with the captions of the split to be scored."""
+        return self.predict[self.predict.index("--captions") + 1]
 
     @property
     def said(self) -> Path:
@@ -91,12 +98,22 @@ def second_stage(study: StudyConfig, finished: Sequence[Run]) -> list[Run]:
     for run in finished:
         if run.row in rows:
             folder = Path(study.output) / f"{run.row}+-{run.seed}"
-            init = {"model.init": str(run.folder / "best"), "seed": run.seed, "output": str(folder)}
-            first = {**study.set, **study.rows[run.row].set}
-            shared = {key: value for key, value in first.items() if key.startswith("data.")}
-            changes = as_overrides({**shared, **study.then.set, **init})
+            changes = then_overrides(study, run.row, folder, init=run.folder / "best", seed=run.seed)
             runs.append(_run(study, f"{run.row}+", run.seed, folder, study.then.recipe, changes))
     return runs
+
+
+def check_split(runs: Sequence[Run], split: str) -> None:
+    """Refuse a split that the captions of a run do not have, before it is trained for nothing.
+
+    A captions file that does not exist yet is left to training, which says so at once.
+
+    Raises:
+        DataError: the split has no images; the message lists those there are.
+    """
+    for path in dict.fromkeys(run.captions for run in runs if not run.is_done()):
+        if Path(path).exists():
+            load_captions(path).split(split)
 
 
 def best_rows(runs: Sequence[Run], count: int) -> list[str]:
@@ -117,8 +134,8 @@ def best_rows(runs: Sequence[Run], count: int) -> list[str]:
 def _run(study: StudyConfig, row: str, seed: int, folder: Path, recipe: str, changes: list[str]) -> Run:
     config = load_config(recipe, changes)
     scoring, data = study.scoring, config.data
-    if data.captions is None or data.features is None:
-        raise DataError("a study needs files: set data.captions and data.features (`xlan data shapes` draws some)")
+    assert data.captions is not None, "checked when the study was read"
+    assert data.features is not None, "checked when the study was read"
     _check_same(folder, config)
     predictions = folder / f"{scoring.split}.json"
     command = (sys.executable, "-m", "xlan")
@@ -182,6 +199,8 @@ def cpu_places(count: int) -> list[Place]:
 def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell: Callable[[str], None]) -> None:
     """Train and caption every run that is not done, one at a time in each place.
 
+    When it is interrupted, the runs are asked to save and end, and waited for.
+
     Args:
         runs: in the order in which they are begun.
         logs: folder for what the child processes print.
@@ -199,12 +218,13 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
     for place in places:
         free.put(place)
     began, done, failed = time.monotonic(), 0, []
+    children = _Children()
 
     def one(run: Run) -> bool:
         place = free.get()
         try:
             tell(f"{run.name}: training" + (f" on {place.name}" if place.name else ""))
-            if not all(_call(command, run, logs, place) for command in (run.train, run.predict)):
+            if not all(children.call(command, _log_of(run, logs), place) for command in (run.train, run.predict)):
                 return False
             write_text(run.said, shown(run.predict) + "\n")
             return True
@@ -217,7 +237,8 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
             for run, future in futures:
                 if not future.result():
                     failed.append(run)
-                    tell(f"{run.name}: failed, see {_log_of(run, logs)}")
+                    log = _log_of(run, logs)
+                    tell(f"{run.name}: failed, see {log}: {_last_line(log)}")
                     continue
                 done += 1
                 left = (time.monotonic() - began) / done * (len(todo) - done - len(failed))
@@ -225,6 +246,8 @@ def carry_out(runs: Sequence[Run], *, logs: Path, places: Sequence[Place], tell:
         except BaseException:
             for _, future in futures:
                 future.cancel()
+            tell("stopping when the runs have saved; the same command continues")
+            children.stop()
             raise
     if failed:
         names = ", ".join(f"{run.name} ({_log_of(run, logs)})" for run in failed[:5])
@@ -235,18 +258,43 @@ def _log_of(run: Run, logs: Path) -> Path:
     return logs / f"{run.folder.name}.log"
 
 
-def _call(command: Sequence[str], run: Run, logs: Path, place: Place) -> bool:
-    environment = {**os.environ, **place.environment}
-    with _log_of(run, logs).open("a", encoding="utf-8") as log:
-        log.write(f"$ {shown(command)}\n")
-        log.flush()
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-        try:
-            return child.wait() == 0
-        except BaseException:  # Ctrl-C reaches the child too, which then saves; wait until it has
-            child.terminate()
-            child.wait()
-            raise
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    return one_line(next((line for line in reversed(lines) if line.strip()), ""))
+
+
+class _Children:
+    """The processes that train and caption, each waited for in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def call(self, command: Sequence[str], log: Path, place: Place) -> bool:
+        """Run a command to its end; whether it ended well."""
+        with log.open("a", encoding="utf-8") as file:
+            with self._lock:
+                if self._stopped:
+                    return False
+                file.write(f"$ {shown(command)}\n")
+                file.flush()
+                environment = {**os.environ, **place.environment}
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment)
+                self._running.add(child)
+            status = child.wait()
+        with self._lock:
+            self._running.discard(child)
+        return status == 0
+
+    def stop(self) -> None:
+        """Ask those that run to save and end, and start no more."""
+        with self._lock:
+            self._stopped = True
+            for child in self._running:
+                child.terminate()
 
 
 def _duration(seconds: float) -> str:

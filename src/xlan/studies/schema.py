@@ -26,12 +26,20 @@ from xlan.config import load_config
 from xlan.config.explain import explain
 from xlan.config.load import read_yaml_file
 from xlan.config.schema import RunConfig, Section
-from xlan.errors import ConfigError
+from xlan.errors import ConfigError, ModelError
+from xlan.metrics.report import METRICS
+from xlan.model.spec import model_spec
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 Changes: TypeAlias = dict[str, Any]
 Seeds: TypeAlias = Annotated[tuple[int, ...], Field(min_length=1, max_length=100)]
+
+
+def _once(seeds: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if seeds is not None and (twice := [seed for seed in seeds if seeds.count(seed) > 1]):
+        raise ValueError(f"seeds: {twice[0]} is given twice; each seed is one run")
+    return seeds
 
 
 class RowConfig(Section):
@@ -40,6 +48,8 @@ class RowConfig(Section):
     set: Changes = Field(default_factory=dict, description="changes to the recipe: dotted key → value")
     seeds: Seeds | None = Field(default=None, description="seeds of this row; those of the study when absent")
     note: str = Field(default="", max_length=500, description="a remark that is printed below the table")
+
+    _seeds_once = field_validator("seeds")(_once)
 
 
 class ScoringConfig(Section):
@@ -50,6 +60,13 @@ class ScoringConfig(Section):
     max_length: int = Field(default=17, ge=1, le=200)
     metrics: tuple[str, ...] = Field(default=("bleu", "meteor", "rouge", "cider"), min_length=1)
     samples: int = Field(default=2000, ge=10, le=1_000_000, description="bootstrap samples of the intervals")
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in metrics if name not in METRICS]:
+            raise ValueError(f"scoring.metrics: there is no metric {unknown[0]!r}; choose from: {', '.join(METRICS)}")
+        return metrics
 
 
 class ThenConfig(Section):
@@ -79,6 +96,15 @@ class StudyConfig(Section):
     scoring: ScoringConfig = ScoringConfig()
     then: ThenConfig | None = None
 
+    _seeds_once = field_validator("seeds")(_once)
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _text(cls, rows: Any) -> Any:
+        if isinstance(rows, dict) and (other := [name for name in rows if not isinstance(name, str)]):
+            raise ValueError(f"row {other[0]}: expected a name; put it in quotation marks: '{other[0]}'")
+        return rows
+
     @field_validator("rows")
     @classmethod
     def _names(cls, rows: dict[str, RowConfig]) -> dict[str, RowConfig]:
@@ -95,6 +121,8 @@ class StudyConfig(Section):
                 raise ValueError(f"{key} names {unknown[0]!r}, which is not a row ({', '.join(self.rows)})")
         if self.then is not None and self.then.best is not None and self.then.best > len(self.rows):
             raise ValueError(f"then.best is {self.then.best}, but there are only {len(self.rows)} rows")
+        if self.then is not None and (taken := [f"{name}+" for name in self.rows if f"{name}+" in self.rows]):
+            raise ValueError(f"row {taken[0]!r}: so the second stage of {taken[0][:-1]!r} is called; rename the row")
         return self
 
 
@@ -108,9 +136,12 @@ def load_study(path: str | os.PathLike[str]) -> StudyConfig:
     try:
         study = StudyConfig.model_validate(read_yaml_file(source))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(explain(detail) for detail in error.errors())}") from None
+        raise ConfigError(f"{source}: {'; '.join(explain(detail, StudyConfig) for detail in error.errors())}") from None
     for name in study.rows:
         row_config(study, name, study.output, seed=0)
+    if study.then is not None:
+        for name in study.then.rows or study.rows:
+            then_config(study, name, study.output, seed=0)
     return study
 
 
@@ -118,18 +149,56 @@ def row_config(study: StudyConfig, row: str, output: str | os.PathLike[str], *, 
     """The checked configuration of one run of the first stage.
 
     Raises:
-        ConfigError: the row's changes do not fit the recipe; the message names the row.
+        ConfigError: the row's changes do not fit the recipe, or its model cannot be built; the message names the row.
     """
+    return _checked(f"row {row!r}", study.recipe, overrides(study, row, output, seed=seed))
+
+
+def then_config(study: StudyConfig, row: str, output: str | os.PathLike[str], *, seed: int) -> RunConfig:
+    """The same of the second stage of a row, which `then` must ask for.
+
+    Raises:
+        ConfigError: the changes do not fit the recipe of the second stage; the message says so.
+    """
+    assert study.then is not None
+    changes = then_overrides(study, row, output, init=output, seed=seed)
+    return _checked(f"then, row {row!r}", study.then.recipe, changes)
+
+
+def _checked(what: str, recipe: str, changes: list[str]) -> RunConfig:
     try:
-        return load_config(study.recipe, overrides(study, row, output, seed=seed))
-    except ConfigError as error:
-        raise ConfigError(f"row {row!r}: {error}") from None
+        config = load_config(recipe, changes)
+        if config.model.init is None and config.model.name is not None:
+            model_spec(config.model.name, **config.model.options)
+    except (ConfigError, ModelError) as error:
+        raise ConfigError(f"{what}: {error}") from None
+    if config.data.captions is None or config.data.features is None:
+        raise ConfigError(
+            f"{what}: a study needs files: set data.captions and data.features (`xlan data shapes` draws some)"
+        )
+    return config
 
 
 def overrides(study: StudyConfig, row: str, output: str | os.PathLike[str], *, seed: int) -> list[str]:
     """What `xlan train RECIPE …` is given for one run."""
     changes = {**study.set, **study.rows[row].set, "seed": seed, "output": os.fspath(output)}
     return as_overrides(changes)
+
+
+def then_overrides(
+    study: StudyConfig,
+    row: str,
+    output: str | os.PathLike[str],
+    *,
+    init: str | os.PathLike[str],
+    seed: int,
+) -> list[str]:
+    """The same for the second stage of a row: the data of the first, the changes of `then`, the weights in `init`."""
+    assert study.then is not None
+    first = {**study.set, **study.rows[row].set}
+    shared = {key: value for key, value in first.items() if key.startswith("data.")}
+    start = {"model.init": os.fspath(init), "seed": seed, "output": os.fspath(output)}
+    return as_overrides({**shared, **study.then.set, **start})
 
 
 def as_overrides(changes: Changes) -> list[str]:

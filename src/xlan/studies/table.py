@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
@@ -75,6 +75,7 @@ class Table:
         split: that was scored.
         images: how many pictures it has.
         samples: bootstrap samples.
+        not_computed: scores that are missing from the table → why.
     """
 
     rows: tuple[TableRow, ...]
@@ -82,6 +83,7 @@ class Table:
     split: str
     images: int
     samples: int
+    not_computed: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, at full precision."""
@@ -100,10 +102,8 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
         raise DataError(f"{study.output}: no run of the study is finished yet; run it without --table first")
     if missing := [run for run in runs if not run.predictions.is_file()]:
         raise DataError(f"{missing[0].predictions}: missing; run the study without --table first")
-    captions = str(_option(runs[0].predict, "--captions"))
-    references = {
-        plain_id(image.id): list(image.captions) for image in load_captions(captions).split(study.scoring.split)
-    }
+    images = load_captions(runs[0].captions).split(study.scoring.split)
+    references = {plain_id(image.id): list(image.captions) for image in images}
     reports: dict[str, list[Report]] = {}
     for run in runs:
         tell(f"scoring {run.name}")
@@ -128,12 +128,17 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
                 note=study.rows[name].note if name in study.rows else "second stage",
             )
         )
-    images = len(next(iter(reports.values()))[0].images)
-    return Table(tuple(rows), study.against, study.scoring.split, images, study.scoring.samples)
-
-
-def _option(command: Sequence[str], name: str) -> str:
-    return command[list(command).index(name) + 1]
+    scored = len(next(iter(reports.values()))[0].images)
+    not_computed = {
+        name: score.reason
+        for group in reports.values()
+        for report in group
+        for name, score in report.scores.items()
+        if score.value is None
+    }
+    for name, reason in not_computed.items():
+        tell(f"{name}: not computed: {reason}")
+    return Table(tuple(rows), study.against, study.scoring.split, scored, study.scoring.samples, not_computed)
 
 
 def _against(base: Sequence[Report], group: Sequence[Report], samples: int) -> dict[str, Comparison]:
@@ -181,6 +186,7 @@ def as_markdown(table: Table) -> str:
         f"brackets: 95 % interval of the difference to {table.against} (paired bootstrap over pictures, "
         f"{table.samples:,} samples)."
     )
+    lines += [line for name, reason in table.not_computed.items() for line in ("", f"{name}: not computed ({reason}).")]
     lines += ["", *(f"- {row.name}: `{row.command}`{f' ({row.note})' if row.note else ''}" for row in table.rows)]
     return "\n".join(lines) + "\n"
 

@@ -149,6 +149,8 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         DataError: it is incomplete, damaged or of another format.
     """
     folder = Path(path)
+    if not (folder / "state.json").is_file():
+        raise DataError(f"{folder}: not a checkpoint; expected a folder such as RUN/checkpoints/step-00002832-0007")
     state = _verified_state(folder, hashes=True)
     try:
         parts = {name: load_file(folder / f"{name}.safetensors") for name in _tensor_files(state)}

@@ -15,7 +15,7 @@ from xlan.errors import ImageError
 from xlan.vision.image import DEFAULT_LIMITS, ImageLimits, open_image
 from xlan.vision.many import extract_many
 from xlan.vision.regions import PreparedImage, RegionExtractor
-from xlan.vision.store import FeatureStoreWriter
+from xlan.vision.store import FeatureStoreWriter, is_text
 
 
 class Readable(Protocol):
@@ -80,6 +80,10 @@ def extract_to_store(
     report, began = ExtractReport(), time.monotonic()
     todo = [picture for picture in pictures if picture.id not in writer]
     report.present = len(pictures) - len(todo)
+    for picture in todo:
+        if not is_text(picture.id):
+            report.bad.append(f"{picture.name}: its name is not Unicode text (an old encoding?); rename it")
+    todo = [picture for picture in todo if is_text(picture.id)]
 
     def prepare(picture: Readable) -> PreparedImage:
         image = open_image(picture.read(limits), limits=limits, min_side=extractor.min_side, name=picture.name)

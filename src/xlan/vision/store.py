@@ -137,7 +137,7 @@ class FeatureStoreWriter:
             raise FeatureError(f"{self.path}: the writer is closed")
         if not isinstance(image_id, str) or not image_id:
             raise FeatureError(f"an image id is a string that is not empty, got {image_id!r}")
-        if not _is_text(image_id):
+        if not is_text(image_id):
             raise FeatureError(
                 f"image id {image_id!r} is not Unicode text (a file name in an old encoding?); rename it"
             )
@@ -310,7 +310,7 @@ def _fault(info: ShardInfo, shard: Shard) -> str | None:
     return None
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
     """Whether UTF-8 can hold a name; names of files may have bytes that no text has."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
