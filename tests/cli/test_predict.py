@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from xlan import Captioner, CaptionOptions
 from xlan.cli import progress
 from xlan.cli.main import app
 from xlan.data.captions import load_captions
@@ -13,6 +14,7 @@ from xlan.data.shapes import write_shapes
 from xlan.model.build import build_model
 from xlan.pretrained import from_pretrained, save_pretrained
 from xlan.text.vocab import Vocabulary
+from xlan.vision.store import FeatureStore
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,20 @@ def test_every_image_of_the_split_gets_a_caption(folder: Path) -> None:
     rows = json.loads((folder / "out.json").read_text())
     assert [row["image_id"] for row in rows] == wanted
     assert all(isinstance(row["caption"], str) for row in rows)
+
+
+def test_as_caption_says_what_the_captioner_says(folder: Path) -> None:
+    status, output = predict(folder, "--split=val", "--beams=4", "--batch-size=3", "--as-caption")
+    assert status == 0, output
+    captioner, store = Captioner.from_pretrained(folder / "model"), FeatureStore(folder / "shapes" / "features")
+    wanted = load_captions(folder / "shapes").split("val")
+    said = captioner.caption_regions([store[image.id] for image in wanted], CaptionOptions(beams=4, max_length=17))
+    rows = json.loads((folder / "out.json").read_text())
+    assert [(row["image_id"], row["caption"]) for row in rows] == [
+        (image.id, caption.text) for image, caption in zip(wanted, said, strict=True)
+    ]
+    predict(folder, "--split=val", "--beams=4")
+    assert json.loads((folder / "out.json").read_text()) != rows  # an untrained model repeats words all the time
 
 
 def test_images_without_features_are_refused_or_skipped(folder: Path, tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from xlan.cli.text import counted
 if TYPE_CHECKING:
     from xlan.cli.progress import Move
     from xlan.data.collate import ImageBatch
+    from xlan.data.dataset import CaptionDataset
+    from xlan.options import CaptionOptions
+    from xlan.pipeline import Captioner
 
 
 def predict(
@@ -35,6 +38,14 @@ def predict(
     skip_missing: Annotated[
         bool, typer.Option("--skip-missing", help="Skip images without features; otherwise they are an error.")
     ] = False,
+    as_caption: Annotated[
+        bool,
+        typer.Option(
+            "--as-caption",
+            help="Choose among the sentences found as `xlan caption` does: no word twice, complete endings, and the "
+            "opinion of the model's own vision network, where it was packed with one.",
+        ),
+    ] = False,
 ) -> None:
     """Caption every image of a split; score the result with `xlan evaluate`."""
     check_output(output, captions)
@@ -44,6 +55,8 @@ def predict(
     from xlan.data.dataset import CaptionDataset
     from xlan.data.loader import evaluation_loader
     from xlan.engines.torch_engine import torch_device
+    from xlan.options import CaptionOptions
+    from xlan.pipeline import Captioner
     from xlan.pretrained import from_pretrained
     from xlan.training.evaluate import decode_split, write_predictions
     from xlan.vision.regions import check_same_extractor
@@ -64,12 +77,32 @@ def predict(
         missing="skip" if skip_missing else "error",
         feature_dim=loaded.model.feature_dim,
     )
-    batches = evaluation_loader(dataset, batch_size=batch_size)
     with count_progress(split) as move:
-        shown = _counted(batches, move, len(dataset))
-        found = decode_split(loaded.model, shown, loaded.vocabulary, device=where, beams=beams, max_length=max_length)
+        if as_caption:
+            captioner = Captioner.from_pretrained(model, device=str(where))
+            options = CaptionOptions(beams=beams, max_length=max_length)
+            found = _as_caption(captioner, dataset, options, batch_size=batch_size, move=move)
+        else:
+            shown = _counted(evaluation_loader(dataset, batch_size=batch_size), move, len(dataset))
+            found = decode_split(
+                loaded.model, shown, loaded.vocabulary, device=where, beams=beams, max_length=max_length
+            )
     write_predictions(output, found)
     typer.echo(f"{output}: {counted(len(found), 'caption')}")
+
+
+def _as_caption(
+    captioner: Captioner, dataset: CaptionDataset, options: CaptionOptions, *, batch_size: int, move: Move
+) -> dict[str, str]:
+    """What `xlan caption` would say of each image."""
+    found: dict[str, str] = {}
+    move(0, len(dataset))
+    for start in range(0, len(dataset), batch_size):
+        part = range(start, min(start + batch_size, len(dataset)))
+        captions = captioner.caption_regions([dataset.regions(i) for i in part], options)
+        found.update((dataset.images[i].id, caption.text) for i, caption in zip(part, captions, strict=True))
+        move(len(found), len(dataset))
+    return found
 
 
 def _counted(batches: Iterable[ImageBatch], move: Move, total: int) -> Iterator[ImageBatch]:
