@@ -212,7 +212,7 @@ class Captioner:
 
     def worths(self, sights: Sequence[Sight]) -> list[Worth | None]:
         """What the vision network's own opinion of some pictures is worth when their captions are put in order."""
-        return [worth_of(self.judge.witness.worth(sight), self.vocabulary) for sight in sights]
+        return [worth_of(sight.worth, self.vocabulary) for sight in sights]
 
     @property
     def names_things(self) -> bool:

@@ -46,7 +46,7 @@ def request_of(options: CaptionOptions, vocabulary: Vocabulary) -> SearchRequest
 
 
 def worth_of(naming: Mapping[str, float], vocabulary: Vocabulary) -> Worth | None:
-    """What words are worth by folded form (`Witness.worth`), as an engine wants it; None where nothing is known."""
+    """What words are worth by folded form (`Sight.worth`), as an engine wants it; None where nothing is known."""
     if not naming:
         return None
     forms, which = _forms(vocabulary)

@@ -74,10 +74,10 @@ def test_a_rare_word_covers_more() -> None:
 
 def test_naming_what_is_seen_is_worth_its_share_of_what_is_expected() -> None:
     witness = Witness(HEAD)
-    worth = witness.worth(witness.look(PICTURE))
+    worth = witness.look(PICTURE).worth
     assert sum(worth.values()) == pytest.approx(NAMING)
     assert worth["kite"] == pytest.approx(NAMING * known_about(witness, words("a kite"), []).caption.rare_coverage)
-    assert Witness().worth(Witness().look(PICTURE)) == {}
+    assert Witness().look(PICTURE).worth == {}
 
 
 def test_doubt_tells_nearly_sure_words_apart_and_leaves_out_words_that_say_nothing() -> None:

@@ -215,7 +215,7 @@ def test_confidence_is_that_of_python(under_node: UnderNode, tmp_path: Path, int
         judged = judge.judge(
             Caption(first.text, first.score, first.confidence, first.words, others=tuple(others)), sight
         )
-        expected.append(([judged, *judged.others], worth_of(judge.witness.worth(sight), vocabulary)))
+        expected.append(([judged, *judged.others], worth_of(sight.worth, vocabulary)))
         as_curve = {name: vars(getattr(calibration, name)) for name in ("word", "caption")}
         asked.append(
             {

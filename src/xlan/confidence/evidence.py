@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,15 +95,24 @@ class Sight:
         familiarity: how much it looks like those of training, 0 to 1.
         seen: the log-odds of each word that the network can name; singular and plural are one, the likelier counts.
         expected: the sum of the chances of the content words among them.
-        expected_rare: the same, each multiplied by the word's rarity.
+        shares: the share of each of these in that sum, when rare words count more.
         clearness: of the likeliest content words, the mean chance, weighted by chance.
     """
 
     familiarity: float
     seen: Mapping[str, float]
     expected: float = 0.0
-    expected_rare: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
     clearness: float = 0.0
+
+    @property
+    def worth(self) -> dict[str, float]:
+        """What naming each word adds to the log-probability of a caption when captions are put in order.
+
+        A captioner after self-critical training finds many sentences nearly as likely as its first. Those that name
+        more of what the vision network expects, rare words above all, are better.
+        """
+        return {form: NAMING * share for form, share in self.shares.items()}
 
 
 class Witness:
@@ -116,8 +125,9 @@ class Witness:
         self._order = np.argsort(forms, kind="stable")  # outputs of one form side by side
         self._starts = np.searchsorted(np.asarray(forms)[self._order], self._forms)
         self._is_content = np.array([is_content(form) for form in self._forms], dtype=bool)
-        self._rarity = np.log(2.0 + np.minimum.reduceat(self._order, self._starts)) if self._forms else np.empty(0)
-        self._rarity_of = dict(zip(self._forms, self._rarity.tolist(), strict=True))
+        self._content_forms = [form for form in self._forms if is_content(form)]
+        first = {form: place for place, form in reversed([*enumerate(forms)])}  # words are in order, commonest first
+        self._rarity = np.log(2.0 + np.array([first[form] for form in self._content_forms]))
 
     def check(self, width: int) -> None:
         """Refuse parts that were made for features of another width.
@@ -161,13 +171,12 @@ class Witness:
         table = np.asarray(rows, dtype=np.float64).reshape(len(places), len(WORD_FEATURES))
         named = sorted({fold(words[place].text) for place in places} & seen.keys())
         chances = [float(_chance(seen[word])) for word in named]
-        rare = [chance * self._rarity_of[word] for word, chance in zip(named, chances, strict=True)]
         missing = [math.log(max(0.0, 1 - words[place].probability) + LEAST_DOUBT) for place in places]
         whole = WholeCaption(
             mean,
             log_familiarity,
             coverage=sum(chances) / sight.expected if seen else 0.0,
-            rare_coverage=sum(rare) / sight.expected_rare if seen else 0.0,
+            rare_coverage=sum(sight.shares[word] for word in named),
             doubt=float(np.mean(missing)) if places else 0.0,
             clearness=sight.clearness,
         )
@@ -180,26 +189,15 @@ class Witness:
         logits = np.maximum.reduceat(self.head.logits(regions)[self._order], self._starts).astype(np.float64)
         seen = dict(zip(self._forms, logits.tolist(), strict=True))
         chances = _chance(logits[self._is_content])
+        rare = chances * self._rarity
         likeliest = np.sort(chances)[-CLEARLY_SEEN:]
         return Sight(
             self.familiarity(regions),
             seen,
             expected=max(1e-9, float(chances.sum())),
-            expected_rare=max(1e-9, float(chances @ self._rarity[self._is_content])),
+            shares=dict(zip(self._content_forms, (rare / max(1e-9, float(rare.sum()))).tolist(), strict=True)),
             clearness=float(likeliest @ likeliest / max(1e-9, likeliest.sum())),
         )
-
-    def worth(self, sight: Sight) -> dict[str, float]:
-        """What naming a word adds to the log-probability of a caption when captions are put in order.
-
-        A captioner after self-critical training finds many sentences nearly as likely as its first. Those that name
-        more of what the vision network expects, rare words above all, are better.
-        """
-        return {
-            form: NAMING * float(_chance(odds)) * self._rarity_of[form] / sight.expected_rare
-            for form, odds in sight.seen.items()
-            if is_content(form)
-        }
 
     def familiarity(self, regions: Regions) -> float:
         """How much the picture looks like those of training, 0 to 1; 1 where that is not known."""
