@@ -15,30 +15,20 @@ import pytest
 from PIL import Image
 
 from xlan.confidence.calibration import Calibration, Curve
-from xlan.confidence.evidence import CAPTION_FEATURES, CLEARLY_SEEN, LEAST_DOUBT, NAMING, WORD_FEATURES, Witness
+from xlan.confidence.evidence import CAPTION_FEATURES, WORD_FEATURES, Witness
 from xlan.confidence.judge import Judge
 from xlan.engines.interface import Floats, SearchRequest, Worth
 from xlan.engines.numpy_search import Ints, runners_up, search
 from xlan.errors import DecodingError
-from xlan.text.content import IRREGULAR, STOP_WORDS
 from xlan.text.vocab import Vocabulary
 from xlan.types import Caption, Regions, SpecialIds, Word
-from xlan.vision.familiar import FALL, NEIGHBOURS, Familiar
+from xlan.vision.familiar import Familiar
 from xlan.vision.image import square_pixels
 from xlan.vision.words import WordHead
-from xlan.web.folder import _STATIC
+from xlan.web.folder import _STATIC, RULES
 from xlan.wording import worth_of
 
 UnderNode: TypeAlias = Callable[[str, list[Any]], list[Any]]
-RULES = {
-    "stop_words": sorted(STOP_WORDS),
-    "irregular": IRREGULAR,
-    "neighbours": NEIGHBOURS,
-    "fall": FALL,
-    "naming": NAMING,
-    "least_doubt": LEAST_DOUBT,
-    "clearly_seen": CLEARLY_SEEN,
-}
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,17 @@ WEB = "web.json"
 FORMAT = 1
 MODEL = "model"
 _STATIC = Path(__file__).parent / "static"
+# What confidence.js has to know of `xlan.confidence`.
+RULES: dict[str, Any] = {
+    "stop_words": sorted(STOP_WORDS),
+    "irregular": IRREGULAR,
+    "neighbours": NEIGHBOURS,
+    "fall": FALL,
+    "naming": NAMING,
+    "least_doubt": LEAST_DOUBT,
+    "clearly_seen": CLEARLY_SEEN,
+    "features": {"word": WORD_FEATURES, "caption": CAPTION_FEATURES},
+}
 _SERVED = Path(__file__).parent.parent / "serving" / "static"
 # Scripts of the server's page that are used as they are; those of the same name in our own folder take its place.
 _SHARED = ("app.js", "basics.js", "explanation.js", "heat.js", "pictures.js")
@@ -155,16 +166,7 @@ def _about(found: ExportDirectory, name: str, runtime: dict[str, bytes]) -> dict
             "may_repeat": sorted(repeatable_ids(found.vocabulary)),
             "min_side": found.vision.min_side,
         },
-        "rules": {
-            "stop_words": sorted(STOP_WORDS),
-            "irregular": IRREGULAR,
-            "neighbours": NEIGHBOURS,
-            "fall": FALL,
-            "naming": NAMING,
-            "least_doubt": LEAST_DOUBT,
-            "clearly_seen": CLEARLY_SEEN,
-            "features": {"word": WORD_FEATURES, "caption": CAPTION_FEATURES},
-        },
+        "rules": RULES,
     }
 
 
