@@ -16,7 +16,7 @@ from xlan.confidence.odd import KINDS, odd_pictures
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
 from xlan.errors import FeatureError
-from xlan.pretrained import save_pretrained
+from xlan.pretrained import SHIPPED, save_pretrained
 from xlan.types import Regions
 from xlan.vision.store import FeatureStoreWriter
 
@@ -80,6 +80,23 @@ def test_a_split_without_pictures_is_told(model: Path, shapes: Path) -> None:
     assert "holiday" in str(result.exception)
 
 
+def test_too_few_pictures_are_told_before_any_is_captioned(
+    model: Path, shapes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Captioner, "caption_regions", None)
+    files = ("--captions", shapes / "captions.jsonl", "--features", shapes / "features")
+    result = run("fit", model, *files, "--split", "train", "--limit", 20)
+    assert "expected at least 200 pictures of the split 'train' with features, got 20" in str(result.exception)
+
+
+def test_features_of_another_width_are_refused(model: Path, shapes: Path, tmp_path: Path) -> None:
+    with FeatureStoreWriter(tmp_path / "store") as writer:
+        writer.add("1", Regions(np.ones((2, 7), np.float32), np.zeros((2, 4), np.float32), width=9, height=9))
+    files = ("--captions", shapes / "captions.jsonl", "--features", tmp_path / "store")
+    result = run("fit", model, *files, "--split", "train")
+    assert f"features are 7 wide, the model expects {_width(shapes)}" in str(result.exception)
+
+
 def test_odd_pictures_are_the_same_for_the_same_seed_and_of_every_kind() -> None:
     first = [np.asarray(image) for image in odd_pictures(2 * len(KINDS), seed=4)]
     again = [np.asarray(image) for image in odd_pictures(2 * len(KINDS), seed=4)]
@@ -92,7 +109,7 @@ def test_features_of_another_network_are_refused(model_directory: Path, tmp_path
     with FeatureStoreWriter(tmp_path / "store", extractor={"extractor": "grid", "weights": "sha256:dead"}) as writer:
         writer.add("1", Regions(np.ones((2, 1280), np.float32), np.zeros((2, 4), np.float32), width=9, height=9))
     files = ("--captions", tmp_path / "captions.jsonl", "--features", tmp_path / "store")
-    for command in ("fit", "check"):
-        result = run(command, model_directory, *files, "--split", "test")
+    for command, directory in (("fit", model_directory), ("check", SHIPPED)):  # only what is calibrated is checked
+        result = run(command, directory, *files, "--split", "test")
         assert isinstance(result.exception, FeatureError)
         assert "comes from another network than this model was trained with" in str(result.exception)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xlan.cli.engine import MODEL_WORDS
+from xlan.cli.progress import count_progress
 from xlan.cli.text import counted
 
 if TYPE_CHECKING:
@@ -41,18 +42,18 @@ def fit(
 
     The model captions every picture of the split; for each content word it is noted whether people used it too.
     """
-    from xlan.confidence.calibration import Calibration
+    from xlan.confidence.calibration import FEWEST, Calibration
     from xlan.packing import calibrate_model
     from xlan.pipeline import Captioner
 
     captioner = Captioner.from_pretrained(model)
-    answers, scores = _answers_and_scores(captioner, captions, features, split, limit)
+    odd = odd if captioner.extractor is not None else 0
+    answers, scores = _answers_and_scores(captioner, captions, features, split, limit, fewest=max(1, FEWEST - odd))
     evidence, used = [answer.evidence for answer in answers], [answer.used for answer in answers]
-    if odd and captioner.extractor is not None:
-        for known in _odd(captioner, odd):
-            evidence.append(known)
-            used.append((False,) * len(known.places))
-            scores.append(0.0)
+    for known in _odd(captioner, odd):
+        evidence.append(known)
+        used.append((False,) * len(known.places))
+        scores.append(0.0)
     calibration = Calibration.fit(evidence, used, scores)
     calibrate_model(model, calibration)
     share = sum(answer.share for answer in answers) / len(answers)
@@ -103,14 +104,14 @@ def check(
 
 
 def _answers_and_scores(
-    captioner: Captioner, captions: Path, features: Path, split: str, limit: int | None
+    captioner: Captioner, captions: Path, features: Path, split: str, limit: int | None, fewest: int = 1
 ) -> tuple[list[Answer], list[float]]:
-    """What the model says of each picture of a split, and the CIDEr of that."""
+    """What the model says of each picture of a split, and the CIDEr of that; `fewest` pictures are needed."""
     from xlan.metrics.report import evaluate
 
     answers: list[Answer] = []
     references: dict[int | str, list[str]] = {}
-    for said, answer in _answers(captioner, captions, features, split, limit):
+    for said, answer in _answers(captioner, captions, features, split, limit, fewest):
         references[len(answers)] = list(said)
         answers.append(answer)
     report = evaluate({i: answer.caption.text for i, answer in enumerate(answers)}, references, metrics=["cider"])
@@ -120,16 +121,13 @@ def _answers_and_scores(
 
 
 def _answers(
-    captioner: Captioner, captions: Path, features: Path, split: str, limit: int | None
+    captioner: Captioner, captions: Path, features: Path, split: str, limit: int | None, fewest: int
 ) -> Iterator[tuple[tuple[str, ...], Answer]]:
-    """What people said of each picture of a split, and what the model says, with a progress bar."""
-    from rich.console import Console
-    from rich.progress import track
-
+    """What people said of each picture of a split, and what the model says, with progress."""
     from xlan.confidence.measure import Answer, used_by_people
     from xlan.data.captions import load_captions
     from xlan.data.records import feature_key
-    from xlan.errors import DataError
+    from xlan.errors import DataError, FeatureError
     from xlan.vision.regions import check_same_extractor
     from xlan.vision.store import FeatureStore
 
@@ -137,25 +135,38 @@ def _answers(
     if captioner.extractor is not None:
         made_by = captioner.extractor.description
         check_same_extractor(made_by, store.extractor, model="this model", features=str(features))
+    if store.feature_dim != captioner.engine.feature_dim:
+        width = f"{store.feature_dim} wide, the model expects {captioner.engine.feature_dim}"
+        raise FeatureError(f"{features}: features are {width}; use those it was trained on")
     images = [(image, key) for image in load_captions(captions).split(split) if (key := feature_key(image, store))]
     images = images[:limit]
     if not images:
         raise DataError(f"{captions}: no picture of the split {split!r} has features in {features}")
-    batches = [images[i : i + BATCH] for i in range(0, len(images), BATCH)]
-    for batch in track(batches, description=f"captioning {split}", console=Console(stderr=True)):
-        regions = [store[key] for _, key in batch]
-        found = captioner.caption_regions(regions)
-        for (image, _), where, caption in zip(batch, regions, found, strict=True):
-            known = captioner.judge.evidence(caption, captioner.judge.witness.look(where))
-            yield image.captions, Answer(caption, known, used_by_people(caption, image.captions))
+    if len(images) < fewest:
+        raise DataError(
+            f"{captions}: expected at least {fewest} pictures of the split {split!r} with features, got {len(images)}"
+        )
+    with count_progress(f"captioning {split}") as move:
+        move(0, len(images))
+        for start in range(0, len(images), BATCH):
+            batch = images[start : start + BATCH]
+            regions = [store[key] for _, key in batch]
+            found = captioner.caption_regions(regions)
+            for (image, _), where, caption in zip(batch, regions, found, strict=True):
+                known = captioner.judge.evidence(caption, captioner.judge.witness.look(where))
+                yield image.captions, Answer(caption, known, used_by_people(caption, image.captions))
+            move(start + len(batch), len(images))
 
 
 def _odd(captioner: Captioner, count: int) -> Iterator[Evidence]:
     from xlan.confidence.odd import odd_pictures
 
     extractor = captioner.extractor
-    assert extractor is not None
-    for image in odd_pictures(count):
-        (regions,) = extractor.extract([extractor.prepare(image)])
-        (caption,) = captioner.caption_regions([regions])
-        yield captioner.judge.evidence(caption, captioner.judge.witness.look(regions))
+    if extractor is None:
+        return
+    with count_progress("captioning drawn pictures") as move:
+        for number, image in enumerate(odd_pictures(count)):
+            move(number, count)
+            (regions,) = extractor.extract([extractor.prepare(image)])
+            (caption,) = captioner.caption_regions([regions])
+            yield captioner.judge.evidence(caption, captioner.judge.witness.look(regions))
