@@ -405,3 +405,17 @@ class TestNewWords:
         second["model"]["new_features"] = True
         second["output"] = str(tmp_path / "run-third")
         assert run(second) == 0
+
+
+@pytest.mark.parametrize(("name", "status"), [("xlan-tiny", 0), ("xtransformer-tiny", None)])
+def test_a_model_to_start_from_is_of_the_kind_that_is_named(
+    settings: Settings, trained: Path, tmp_path: Path, name: str, status: int | None
+) -> None:
+    value = settings("scst", tmp_path / "run", train={"max_steps": 1}, model={"name": name})
+    if status is None:
+        with pytest.raises(
+            ConfigError, match=f"model.name is {name}, but model.init .* another kind; remove model.name"
+        ):
+            run(value)
+    else:
+        assert run(value) == status

@@ -108,6 +108,13 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
     else:
         before = from_pretrained(settings.init)
         start, store = before.model, data.train.store
+        if settings.name is not None:
+            wanted = model_spec(settings.name, vocab_size=len(data.vocabulary), feature_dim=width)
+            if type(wanted) is not type(start.spec):
+                raise ConfigError(
+                    f"model.name is {settings.name}, but model.init {settings.init} is a model of another kind; "
+                    "remove it"
+                )
         if not settings.new_features:
             check_same_extractor(
                 before.features, store.extractor, model=f"model.init {settings.init}", features=str(store.path)
