@@ -55,6 +55,10 @@ $xlan train configs/coco-grid/xlan_scst.yaml data.captions="$captions" data.feat
   data.limit_train=56662 train.epochs=2 model.init="$out/larger/last" train.optimizer.lr=6e-5 seed=5 output="$out/longer" \
   --resume auto
 
+# The head that names words, taught again on these features: confidence, the order of captions and search ask it.
+$python runs/word_head.py "$out/vision/words.safetensors" "$captions" "$out/features288" "$out/words.safetensors" \
+  --epochs 3 --limit 56662
+
 # --- scores, card, confidence ---
 for stage in xe scst larger longer; do
   features="$out/features"
@@ -63,7 +67,7 @@ for stage in xe scst larger longer; do
   $xlan evaluate "$out/$stage.json" "$captions" --metrics bleu,meteor,rouge,cider,spice-spacy --subset --json \
     --per-image "$out/$stage.images.jsonl" >"$out/$stage.scores.json"
 done
-$xlan pack "$out/longer/last" --vision "$out/vision/vision.safetensors" --words "$out/vision/words.safetensors" \
+$xlan pack "$out/longer/last" --vision "$out/vision/vision.safetensors" --words "$out/words.safetensors" \
   --features "$out/features288" --captions "$captions" -o "$out/model" --force
 $xlan confidence fit "$out/model" --captions "$captions" --features "$out/features288" --split val --odd 420
 $xlan confidence check "$out/model" --captions "$captions" --features "$out/features288" --split test \
