@@ -47,6 +47,9 @@ xlan predict out/shipped/STAGE/last --captions data/coco/dataset_coco.json --fea
 xlan evaluate STAGE.json data/coco/dataset_coco.json --metrics bleu,meteor,rouge,cider,spice-spacy --subset
 ```
 
+The last row is what a user gets: of the sentences that the search finds, the one that comes first when the vision network has a say in it
+(`xlan predict out/shipped/model … --as-caption`).
+
 ## Confidence
 
 Confidence is the expected share of a caption's content words that people also use for that photo, fitted on {fitted:,}
@@ -75,7 +78,8 @@ STAGES = {
     "xe": "cross-entropy",
     "scst": "self-critical",
     "larger": "self-critical, larger pictures",
-    "longer": "self-critical, longer (this model)",
+    "longer": "self-critical, longer",
+    "captions": "the same, as `xlan caption` says it (this model)",
 }
 NETWORKS = {"efficientnet-lite0": "EfficientNet-Lite0", "efficientnet-lite2": "EfficientNet-Lite2"}
 
@@ -89,8 +93,9 @@ def main(out: Path, mistakes: Path, stages: Path) -> None:
     named = WordHead.load(out / "model" / WORD_HEAD).words
     known = json.loads(stages.read_text(encoding="utf-8"))
     known |= {stage: run(out, stage) for stage in ("first", *STAGES) if (out / stage / "log.jsonl").is_file()}
+    known["captions"] = scored(out, "captions")
     write_json(stages, known)
-    first, xe, scst, larger, longer = (known[stage] for stage in ("first", *STAGES))
+    first, xe, scst, larger, longer, _ = (known[stage] for stage in ("first", *STAGES))
     card = CARD.format(
         dim=model.spec.dim,
         depth=getattr(model.spec, "depth", 0),
@@ -135,12 +140,15 @@ def run(out: Path, stage: str) -> dict[str, Any]:
         "steps": max(record.get("step", 0) for record in records),
         "minutes": round(seconds / 60, 1),
     }
-    if stage in STAGES:
-        values = json.loads((out / f"{stage}.scores.json").read_text(encoding="utf-8"))
-        bad = [record["bad_ending"] for record in read_json_lines(out / f"{stage}.images.jsonl")]
-        percent = {metric: round(100 * values[metric], 2) for metric in ROWS}
-        said |= {"tested": len(bad), "scores": {**percent, "bad endings": round(100 * sum(bad) / len(bad), 2)}}
-    return said
+    return {**said, **scored(out, stage)} if stage in STAGES else said
+
+
+def scored(out: Path, stage: str) -> dict[str, Any]:
+    """Scores of a stage, in percent, and on how many photos."""
+    values = json.loads((out / f"{stage}.scores.json").read_text(encoding="utf-8"))
+    bad = [record["bad_ending"] for record in read_json_lines(out / f"{stage}.images.jsonl")]
+    percent = {metric: round(100 * values[metric], 2) for metric in ROWS}
+    return {"tested": len(bad), "scores": {**percent, "bad endings": round(100 * sum(bad) / len(bad), 2)}}
 
 
 def counted(mistakes: dict[str, Any]) -> str:

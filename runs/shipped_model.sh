@@ -57,7 +57,7 @@ $xlan train configs/coco-grid/xlan_scst.yaml data.captions="$captions" data.feat
 
 # The head that names words, taught again on these features: confidence, the order of captions and search ask it.
 $python runs/word_head.py "$out/vision/words.safetensors" "$captions" "$out/features288" "$out/words.safetensors" \
-  --epochs 3 --limit 56662
+  --limit 56662
 
 # --- scores, card, confidence ---
 for stage in xe scst larger longer; do
@@ -72,6 +72,9 @@ $xlan pack "$out/longer/last" --vision "$out/vision/vision.safetensors" --words 
 $xlan confidence fit "$out/model" --captions "$captions" --features "$out/features288" --split val --odd 420
 $xlan confidence check "$out/model" --captions "$captions" --features "$out/features288" --split test \
   -o "$out/reliability.html" --json >"$out/confidence.json"
+$xlan predict "$out/model" --captions "$captions" --features "$out/features288" -o "$out/captions.json" --skip-missing --as-caption
+$xlan evaluate "$out/captions.json" "$captions" --metrics bleu,meteor,rouge,cider,spice-spacy --subset --json \
+  --per-image "$out/captions.images.jsonl" >"$out/captions.scores.json"
 $python runs/shipped_card.py "$out" runs/mistakes.json runs/stages.json >"$out/card.md"
 # The detector beside it, on the same vision network: 0.63 of a pass.
 $xlan detector train configs/detector/coco.yaml output="$out/detector" dataset="$captions" pictures="$pictures" \

@@ -1,6 +1,6 @@
 """Teach the head that names words again, on the features that a model sees.
 
-    python runs/word_head.py WORDS CAPTIONS FEATURES OUTPUT [--epochs 3] [--limit N]
+    python runs/word_head.py WORDS CAPTIONS FEATURES OUTPUT [--epochs 1] [--limit N]
 
 `xlan adapt` trains the head on random views while the network below it changes. Here the network stays, and the head
 learns from the whole pictures of a feature store: the same words, the same loss. Prints the validation loss per picture
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("words", "captions", "features", "output"):
         parser.add_argument(name, type=Path)
-    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--limit", type=int, help="train on the first images only")
     options = parser.parse_args()
     torch.manual_seed(0)

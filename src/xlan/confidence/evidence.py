@@ -46,7 +46,7 @@ CAPTION_FEATURES = (
     "doubt",
     "clearness",
 )
-NAMING = 20.0  # what naming everything that the vision network expects adds to a caption's log-probability
+NAMING = 30.0  # what naming everything that the vision network expects adds to a caption's log-probability
 LEAST_DOUBT = 0.01  # no probability is nearer to 1 than this
 CLEARLY_SEEN = 15  # words that the vision network finds likeliest, by which a picture is clear or not
 
