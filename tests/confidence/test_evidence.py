@@ -65,6 +65,13 @@ def test_coverage_is_the_share_of_what_is_expected_that_the_caption_names() -> N
     assert known_about(Witness(), words("a dog"), []).caption.coverage == 0.0
 
 
+def test_a_word_whose_singular_says_nothing_covers_nothing() -> None:
+    head = WordHead(("pictures", "dog"), np.zeros((2, 2), np.float32), np.zeros(2, np.float32))
+    known = known_about(Witness(head), words("pictures of pictures"), [])  # "picture" is a stop word, "pictures" is not
+    assert known.places == (0, 2)
+    assert (known.caption.coverage, known.caption.rare_coverage) == (0.0, 0.0)
+
+
 def test_a_rare_word_covers_more() -> None:
     dog, kite = DOG * math.log(2), KITE * math.log(4)  # the first and the third of the head's words, commonest first
     assert known_about(Witness(HEAD), words("a kite"), []).caption.rare_coverage == pytest.approx(kite / (dog + kite))

@@ -169,12 +169,12 @@ def curve(random: np.random.Generator, features: int) -> Curve:
 @pytest.mark.parametrize("int8", [False, True])
 def test_confidence_is_that_of_python(under_node: UnderNode, tmp_path: Path, int8: bool) -> None:
     random = np.random.default_rng(0)
-    width, texts = 12, ["a", "dog", "dogs", "benches", "women", "of", "glasses", "puppies", "grass", "bus"]
+    width, texts = 12, ["a", "pictures", "dog", "dogs", "benches", "women", "of", "glasses", "puppies", "grass", "bus"]
     familiar = Familiar.of(np.abs(random.normal(size=(20, 3, width))))
     head = WordHead(
-        ("dogs", "bench", "dog", "woman", "puppy"),
-        random.normal(size=(5, width)).astype(np.float32),
-        random.normal(size=5).astype(np.float32),
+        ("dogs", "bench", "dog", "woman", "puppy", "pictures"),
+        random.normal(size=(6, width)).astype(np.float32),
+        random.normal(size=6).astype(np.float32),
     )
     files = {"familiar": familiar.to_bytes(int8=int8), "head": head.to_bytes(int8=int8)}
     for name, content in files.items():  # what a file holds is rounded

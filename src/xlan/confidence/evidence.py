@@ -169,7 +169,7 @@ class Witness:
                 ]
             )
         table = np.asarray(rows, dtype=np.float64).reshape(len(places), len(WORD_FEATURES))
-        named = sorted({fold(words[place].text) for place in places} & seen.keys())
+        named = sorted({fold(words[place].text) for place in places} & sight.shares.keys())
         chances = [float(_chance(seen[word])) for word in named]
         missing = [math.log(max(0.0, 1 - words[place].probability) + LEAST_DOUBT) for place in places]
         whole = WholeCaption(
