@@ -156,7 +156,7 @@ def counted(mistakes: dict[str, Any]) -> str:
     lines = [
         mistakes["how"],
         "",
-        "| in percent of captions | this model, before its last steps | a model of a fifth of COCO |",
+        f"| in percent of captions | {' | '.join(mistakes['columns'])} |",
         "|---|---|---|",
     ]
     lines += [f"| {kind} | {now} | {before} |" for kind, (now, before) in mistakes["rates"].items()]

@@ -52,8 +52,8 @@ $xlan train configs/coco-grid/xlan_scst.yaml data.captions="$captions" data.feat
   seed=4 output="$out/larger" --resume auto
 # Once more over half of them, twice, the rate back up. (The shipped model began here with its weights in 16 bits.)
 $xlan train configs/coco-grid/xlan_scst.yaml data.captions="$captions" data.features="$out/features288" \
-  data.limit_train=56662 train.epochs=2 model.init="$out/larger/last" train.optimizer.lr=6e-5 seed=5 output="$out/longer" \
-  --resume auto
+  data.limit_train=56662 train.epochs=2 model.init="$out/larger/last" train.optimizer.lr=6e-5 train.max_steps=6151 seed=5 \
+  output="$out/longer" --resume auto
 
 # The head that names words, taught again on these features: confidence, the order of captions and search ask it.
 $python runs/word_head.py "$out/vision/words.safetensors" "$captions" "$out/features288" "$out/words.safetensors" \
