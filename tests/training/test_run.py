@@ -413,9 +413,7 @@ def test_a_model_to_start_from_is_of_the_kind_that_is_named(
 ) -> None:
     value = settings("scst", tmp_path / "run", train={"max_steps": 1}, model={"name": name})
     if status is None:
-        with pytest.raises(
-            ConfigError, match=f"model.name is {name}, but model.init .* another kind; remove model.name"
-        ):
+        with pytest.raises(ConfigError, match=f"model.name is {name}, but model.init .* another kind; remove it"):
             run(value)
     else:
         assert run(value) == status
