@@ -75,6 +75,12 @@ def test_a_file_keeps_it(familiar: Familiar, tmp_path: Path, int8: bool) -> None
     assert again.rich == pytest.approx(familiar.rich, abs=1e-6)
 
 
+@pytest.mark.parametrize("width", [3, 7, 16, 31])
+def test_pictures_that_excite_every_feature_alike_come_back_from_their_file(tmp_path: Path, width: int) -> None:
+    Familiar.of([np.ones((2, width), np.float32)] * 20).save(tmp_path / "f.safetensors")
+    assert Familiar.load(tmp_path / "f.safetensors").rich <= 1
+
+
 @pytest.mark.parametrize("count", [0, 1, 10])
 def test_too_few_pictures_are_refused(count: int) -> None:
     with pytest.raises(DataError, match=f"expected more than 10 pictures to compare with, got {count}$"):

@@ -61,7 +61,7 @@ class Familiar:
         similar = examples @ examples.T
         np.fill_diagonal(similar, -np.inf)  # not to itself
         near, rich = np.quantile(_distances(similar), WITHIN), np.quantile(_richness(examples), 1 - WITHIN)
-        return cls(examples, max(1e-6, float(near)), float(rich))
+        return cls(examples, max(1e-6, float(near)), min(1.0, float(rich)))  # rounding may exceed 1
 
     def distance(self, features: npt.NDArray[np.floating]) -> float:
         """How far a picture with region features `[N, D]` is from its nearest examples, 0 to 2."""
