@@ -46,6 +46,12 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
     assert [item.name for item in tmp_path.iterdir()] == ["a.txt"]
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "\N{DOG FACE}" * 63], ids=["ascii", "4 bytes each"])
+def test_the_longest_names_can_be_written(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / name, "text")
+    assert [item.name for item in tmp_path.iterdir()] == [name]
+
+
 def test_half_a_surrogate_pair_survives_a_json_file(tmp_path: Path) -> None:
     value = {"caf\udce9": ["\ud83d", "\N{DOG FACE}"]}
     write_json(tmp_path / "a.json", value)
@@ -89,7 +95,7 @@ def test_the_hash_of_a_file_is_that_of_its_bytes(content: bytes, tmp_path_factor
     assert file_sha256(path) == hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.parametrize("name", ["folder", "x" * 250])
+@pytest.mark.parametrize("name", ["folder", "x" * 256])
 def test_errors_name_the_file_and_not_its_temporary_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError) as error:
@@ -138,7 +144,7 @@ def test_json_lines_skip_what_is_no_object(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
-    for name in (".log.jsonl.ab12.tmp", "log.jsonl", ".lock"):
+    for name in (".log.jsonl.ab12.tmp", ".tmpG79lIt", "log.jsonl", ".lock"):
         (tmp_path / name).write_text("")
     remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.jsonl"]

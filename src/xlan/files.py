@@ -7,6 +7,7 @@ old file or the new one, never half of one, whenever the process dies.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import json
@@ -27,6 +28,17 @@ from xlan.errors import DataError
 MAX_JSON_BYTES = 1 << 30
 _BLOCK = 1 << 20
 _XZ_MEMORY = 128 << 20  # `xz -9` needs 65 MiB
+_ANY_WRITER = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+def _mode_of_new_files() -> int:
+    """Asked once, at import: to ask is to set it for a moment, for the files of all threads."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+_NEW_FILE = _mode_of_new_files()
 
 
 @contextlib.contextmanager
@@ -40,8 +52,9 @@ def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
+    end = target.name[-60:]  # a name may have 255 bytes, and a letter takes up to 4 of them
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{end}.", suffix=".tmp", dir=target.parent)
     except OSError as error:
         error.filename = os.fspath(target)
         raise
@@ -49,7 +62,7 @@ def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask() if mode is None else mode)
+        temporary.chmod(_NEW_FILE if mode is None else mode)
         sync_file(temporary)
         temporary.replace(target)
         sync_folder(target.parent)
@@ -64,22 +77,18 @@ def replace_file(path: str | os.PathLike[str], content: bytes, *, keep_times: bo
     """Replace an existing file atomically; the new one has its permissions and, if wanted, its times.
 
     Raises:
-        OSError: it cannot be written; the old file is then still there.
+        OSError: it cannot be written, or it is read-only; the old file is then still there.
     """
     target = Path(path)
     before = target.stat()
+    if not before.st_mode & _ANY_WRITER:  # a rename asks for the folder's permission only
+        raise PermissionError(errno.EACCES, "it is read-only", os.fspath(target))
     with atomic_path(target, mode=stat.S_IMODE(before.st_mode)) as temporary:
         temporary.write_bytes(content)
         with contextlib.suppress(OSError, AttributeError):  # only root may give files away; Windows has no owners
             os.chown(temporary, before.st_uid, before.st_gid)
         if keep_times:
             os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def sync_file(path: Path) -> None:
@@ -100,7 +109,7 @@ def sync_folder(folder: Path) -> None:
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
     """Remove the temporary files and folders of killed writers from a folder that nobody else is writing to."""
-    for path in Path(folder).glob(".*.tmp"):
+    for path in (*Path(folder).glob(".*.tmp"), *Path(folder).glob(".tmp??????")):  # the latter are of safetensors
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

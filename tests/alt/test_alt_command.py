@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from xlan.alt.document import find_documents
 from xlan.alt.review import ReviewServer
-from xlan.alt.survey import Finding, survey
+from xlan.alt.survey import Finding, survey, undo
 from xlan.cli.main import app
 
 PAGE = (
@@ -189,6 +189,7 @@ def test_the_review_writes_decisions(server: ReviewServer, site: Path) -> None:
     assert status == 200
     assert "script-src 'nonce-" in headers["Content-Security-Policy"]
     assert page.count(b"<form") == 7
+    assert page.count(b'value="decorative"') == 6  # Markdown cannot say so
     assert ask(server.address + "picture/0")[1].startswith(b"\xff\xd8\xff")
     assert ask(server.address + "picture/2")[0] == 404
 
@@ -203,7 +204,7 @@ def test_the_review_writes_decisions(server: ReviewServer, site: Path) -> None:
     assert decide(number=2, action="reject") == (200, "rejected")
     assert decide(number=3, action="accept", text=" ")[0] == 409
     assert decide(number=5, action="reject") == (200, "rejected")  # what --apply wrote
-    assert decide(number=6, action="decorative")[0] == 409  # Markdown cannot say so
+    assert decide(number=6, action="decorative")[0] == 409
     assert decide(number=99, action="accept", text="x")[0] == 409
     assert ask(server.address + "decide", ["x"])[0] == 400
     assert (site / "index.html").read_bytes() == PAGE.encode().replace(
@@ -225,3 +226,14 @@ def test_the_review_answers_only_this_machine_and_this_address(server: ReviewSer
     assert ask(server.address + "decide", {"number": 0}, **{"Content-Type": "text/plain"})[0] == 404
     assert ask(server.address + "../../etc/passwd")[0] in (403, 404)
     assert server.decided == 0
+
+
+def test_a_read_only_document_is_reported_and_the_others_are_written(site: Path) -> None:
+    for name in ("one.html", "two.html"):
+        (site / name).write_text('<img src="img/1.png" alt="A dog." data-alt-by="xlan">')
+    (site / "one.html").chmod(0o444)
+    said: list[str] = []
+    undone = undo(survey([site / "one.html", site / "two.html"], site, pytest.fail), said.append)
+    assert [one.document.name for one in undone] == ["two.html"]
+    assert said == [f"{site / 'one.html'}: it is read-only; nothing was written"]
+    assert "data-alt-by" in (site / "one.html").read_text()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import string
+import time
 from pathlib import Path
 
 import pytest
@@ -319,6 +320,13 @@ def test_many_images_deep_nesting_and_large_pages_take_time_in_proportion(tmp_pa
     assert len(lacking(found)) == 20_000
     changed = found.describe(dict.fromkeys(lacking(found), "A dog."), marked=True)
     assert changed.count(b'alt="A dog." data-alt-by="xlan"') == 20_000
+
+
+def test_many_comments_take_time_in_proportion(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    found = document(tmp_path, "x.html", "<!-- a comment --><p>some text of a page</p>\n" * 50_000 + "<img src=a.jpg>")
+    assert lacking(found) == [0]
+    assert time.perf_counter() - began < 20
 
 
 def test_a_page_over_the_limit_is_refused(tmp_path: Path) -> None:

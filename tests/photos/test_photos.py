@@ -194,6 +194,17 @@ def test_hostile_packets(data: bytes, message: str) -> None:
         read_packet(data)
 
 
+@pytest.mark.parametrize("inside", ["&amp;" * 1_500_000, " " * 100_000 + "x", "\n" * 3_000_000])
+def test_a_packet_takes_time_in_proportion_to_its_length(inside: str) -> None:
+    made = packet(f"<rdf:Description {XMP}><xmp:Label>{inside}</xmp:Label></rdf:Description>")
+    began = time.perf_counter()
+    file = io.BytesIO()
+    pixels().save(file, "PNG")
+    changed = with_xmp(file.getvalue(), changed_packet(made, Description(TEXT, 0.5, "m")))
+    assert time.perf_counter() - began < 8
+    assert read_packet(read_xmp(io.BytesIO(changed)) or b"").is_ours
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(["JPEG", "PNG", "WebP"]), st.integers(0, 400), st.binary(min_size=1, max_size=8))
 def test_damaged_files_are_refused_or_changed_rightly(kind: str, at: int, junk: bytes) -> None:
@@ -227,6 +238,30 @@ def test_a_packet_too_large_for_a_jpeg_is_refused(tmp_path: Path) -> None:
     photo = save(tmp_path / "a.jpg")
     with pytest.raises(ImageError, match="more than the 65,504 a JPEG has room for"):
         with_xmp(photo.read_bytes(), new_packet(Description("x" * 40_000, 1, "m"), sidecar=False))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
+@pytest.mark.parametrize("embed", [False, True])
+def test_a_pipe_among_the_photos_is_not_waited_for(tmp_path: Path, embed: bool) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    code = (
+        "from pathlib import Path; from xlan.photos.library import PhotoLibrary; "
+        f"print(PhotoLibrary('m', sidecar={not embed}, embed={embed}).is_done(Path('pipe.jpg')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=30, check=True)
+    assert done.stdout == b"False\n"  # captioning it reports what it is
+
+
+def test_a_photo_with_the_longest_name_is_described_inside_and_reported_beside(tmp_path: Path) -> None:
+    photo = save(tmp_path / f"{'x' * 251}.jpg")
+    library = PhotoLibrary("m", sidecar=False, embed=True)
+    assert not library.is_done(photo)
+    library.add(photo, TEXT, 0.5)
+    assert library.is_done(photo)
+    library = PhotoLibrary("m", sidecar=True, embed=False)
+    assert not library.is_done(photo)
+    with pytest.raises(ImageError, match="cannot be written: File name too long"):
+        library.add(photo, TEXT, 0.5)
 
 
 def test_a_photo_replaced_meanwhile_is_left_alone(tmp_path: Path) -> None:

@@ -110,22 +110,25 @@ class Document:
         Raises:
             DataError: this kind of document has no way to say so.
         """
-        edits = self.images[number].decorate()
-        if edits is None:
+        image = self.images[number]
+        if not image.can_be_decorative:
             raise DataError(f"{self.path}: {self.kind.name} has no way to mark an image as decorative")
-        return self._decoded.encode(apply_edits(self.text, edits))
+        return self._decoded.encode(apply_edits(self.text, image.decorate()))
 
     def write(self, content: bytes) -> None:
         """Replace the file, keeping its permissions.
 
         Raises:
-            DataError: the file has changed since it was read.
-            OSError: it cannot be written; the old file is then still there.
+            DataError: the file has changed since it was read, or may not be written.
+            OSError: it cannot be written (a full disk); the old file is then still there.
         """
         now = read_bytes(self.path, max_bytes=self.kind.max_bytes)
         if now != self._data:
             raise DataError(f"{self.path}: changed by another program meanwhile; nothing was written, run again")
-        replace_file(self.path, content)
+        try:
+            replace_file(self.path, content)
+        except PermissionError as error:
+            raise DataError(f"{self.path}: {error.strerror}; nothing was written") from None
 
     def _edits(self, number: int, text: str, *, marked: bool) -> list[Edit]:
         try:

@@ -24,6 +24,7 @@ _ATTRIBUTE = re.compile(
 _SPACE = re.compile(rf"[{_WS}]*+")
 _RAW_TEXT = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}
 _ENDS = {name: re.compile(rf"</{name}(?=[{_WS}/>])", re.IGNORECASE) for name in _RAW_TEXT}
+_COMMENT_END = re.compile("--!?>")
 _SCRIPT = re.compile(rf"<!--|-->|<(/?)script(?=[{_WS}/>])", re.IGNORECASE)
 _LAZY = ("data-src", "data-original", "data-lazy-src", "data-lazy")
 _SETS = ("srcset", "data-srcset", "data-lazy-srcset")
@@ -98,8 +99,8 @@ def _after_markup(text: str, at: int, *, in_foreign: bool) -> int:
         for short in ("<!-->", "<!--->"):
             if text.startswith(short, at):
                 return at + len(short)
-        ends = [end + len(mark) for mark in ("-->", "--!>") if (end := text.find(mark, at + 4)) >= 0]
-        return min(ends, default=len(text))
+        found = _COMMENT_END.search(text, at + 4)
+        return len(text) if found is None else found.end()
     if in_foreign and text.startswith("<![CDATA[", at):
         end = text.find("]]>", at)
         return len(text) if end < 0 else end + 3
@@ -178,6 +179,11 @@ class HtmlImage(Image):
             return [Edit(alt.start, last.end, last.value)]
         before = self.source_text[alt.start - self.tag.start - 1]
         return [Edit(alt.start - before.isspace(), last.end, "")]
+
+    @property
+    def can_be_decorative(self) -> bool:
+        """HTML has a role for it."""
+        return True
 
     def decorate(self) -> list[Edit]:
         """An empty `alt` and the role of presentation."""

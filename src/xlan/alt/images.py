@@ -49,9 +49,14 @@ class Image(ABC):
     def undo(self) -> list[Edit]:
         """Edits that take a marked text out and put back what was there."""
 
-    def decorate(self) -> list[Edit] | None:
-        """Edits that say that the image is decorative; None where the format cannot say it."""
-        return None
+    @property
+    def can_be_decorative(self) -> bool:
+        """Whether the format has a way to say that the image needs no text."""
+        return False
+
+    def decorate(self) -> list[Edit]:
+        """Edits that say that the image needs no text; only where `can_be_decorative`."""
+        raise NotImplementedError
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:

@@ -81,10 +81,14 @@ class NotebookImage(Image):
         """As in Markdown."""
         return self._outer(self.inner.undo())
 
-    def decorate(self) -> list[Edit] | None:
+    @property
+    def can_be_decorative(self) -> bool:
+        """As in Markdown, where images may be written as HTML."""
+        return self.inner.can_be_decorative
+
+    def decorate(self) -> list[Edit]:
         """As in Markdown."""
-        edits = self.inner.decorate()
-        return None if edits is None else self._outer(edits)
+        return self._outer(self.inner.decorate())
 
     def _outer(self, edits: list[Edit]) -> list[Edit]:
         moved = []

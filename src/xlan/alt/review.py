@@ -308,9 +308,8 @@ def _card(number: int, one: Finding, decided: str | None, secret: str) -> str:
         {"marked": "written by xlan", "file name": f"now: {text(one.alt or '')}"}.get(one.state, "no text yet")
     )
     closed = " disabled" if decided is not None or one.state == "computed" else ""
-    decorative = one.document.suffix.lower() not in (".rst",)
     buttons = [("accept", "Accept", ' class="yes"'), ("reject", "Reject", "")]
-    buttons += [("decorative", "Decorative", "")] if decorative else []
+    buttons += [("decorative", "Decorative", "")] if one.can_be_decorative else []
     drawn = "".join(f'<button value="{value}"{extra}{closed}>{name}</button>' for value, name, extra in buttons)
     return (
         f'<figure>{picture}<figcaption><form data-number="{number}">'

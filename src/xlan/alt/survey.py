@@ -31,6 +31,7 @@ class Finding:
         source: the picture's address as the document has it.
         state: see `Image`.
         alt: its present alternative text.
+        can_be_decorative: whether the document can say that the image needs no text.
         picture: the picture on this machine; None where there is none.
         note: why there is no suggestion.
         suggestion: what could be written; empty where there is none.
@@ -45,6 +46,7 @@ class Finding:
     source: str
     state: State
     alt: str | None
+    can_be_decorative: bool
     picture: LocalPicture | None
     note: str = ""
     suggestion: str = ""
@@ -90,8 +92,19 @@ def survey(documents: Iterable[Path], root: Path | None, problem: Problem) -> It
             elif picture is not None and image.state in ("missing", "empty") and is_spacer(picture):
                 continue
             source = shown(image.sources[0]) if image.sources else "(no address)"
-            state, digest = image.state, document.digest
-            yield Finding(path, digest, number, line, column, source, state, image.alt, picture, note)
+            yield Finding(
+                document=path,
+                digest=document.digest,
+                number=number,
+                line=line,
+                column=column,
+                source=source,
+                state=image.state,
+                alt=image.alt,
+                can_be_decorative=image.can_be_decorative,
+                picture=picture,
+                note=note,
+            )
 
 
 def suggest(
@@ -128,10 +141,10 @@ def _with_suggestion(finding: Finding, said: tuple[str, float] | str | None) -> 
 def apply(findings: Iterable[Finding], problem: Problem) -> list[Finding]:
     """Write the suggestions into their documents, marked; returns those that were written.
 
-    Documents that changed since they were read are reported and left alone.
+    Documents that are read-only or changed since they were read are reported and left alone.
 
     Raises:
-        OSError: a file cannot be written (a full disk, no permission); what was written before stays.
+        OSError: a file cannot be written (a full disk); what was written before stays.
     """
     written: list[Finding] = []
     for group in by_document(findings):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +89,7 @@ class PhotoLibrary:
 
         Raises:
             ImageError: the photo changed since `is_done`, cannot be changed, or its metadata is damaged.
-            OSError: it cannot be written (a full disk, no permission); the old file is then still there.
+            OSError: nothing can be written (a full disk); the old file is then still there.
         """
         description = Description(text, confidence, self._model)
         before = self._stamps.pop(photo, None)
@@ -102,7 +104,9 @@ class PhotoLibrary:
                 self._write_beside(photo, description)
         except FileNotFoundError:
             raise ImageError(f"{photo}: removed while it was being captioned") from None
-        except PermissionError as error:
+        except OSError as error:
+            if not isinstance(error, PermissionError) and error.errno != errno.ENAMETOOLONG:
+                raise
             raise ImageError(f"{photo}: cannot be written: {error.strerror or error}") from None
         except (DataError, ImageError) as error:
             raise ImageError(f"{photo}: {error}") from None
@@ -135,7 +139,7 @@ class PhotoLibrary:
 
     def _write_beside(self, photo: Path, description: Description) -> None:
         path = sidecar_of(photo)
-        if path.exists():
+        if _exists(path):
             replace_file(path.resolve(), changed_packet(read_bytes(path, max_bytes=MAX_PACKET), description))
         else:
             write_bytes(path, new_packet(description, sidecar=True))
@@ -145,7 +149,7 @@ class PhotoLibrary:
         embeds = _embedded(photo) if _has_container(photo) else None
         inside = None if embeds is None else read_packet(embeds)
         path = sidecar_of(photo)
-        beside = read_packet(read_bytes(path, max_bytes=MAX_PACKET)) if path.exists() else None
+        beside = read_packet(read_bytes(path, max_bytes=MAX_PACKET)) if _exists(path) else None
         packets = [one for one in (inside, beside) if one is not None]
         people = any(one.description and not one.is_ours for one in packets) or _other_description(photo)
         if people and not self._overwrite:
@@ -160,6 +164,13 @@ def sidecar_of(photo: Path) -> Path:
     return photo.with_name(photo.name + ".xmp")
 
 
+def _exists(sidecar: Path) -> bool:
+    try:
+        return sidecar.exists()
+    except OSError:  # a name that is too long
+        return False
+
+
 def _embedded(photo: Path) -> bytes | None:
     with photo.open("rb") as file:
         return read_xmp(file)
@@ -172,6 +183,8 @@ def _has_container(photo: Path) -> bool:
 
 def _stamp(photo: Path) -> _Stamp:
     found = photo.stat()
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for somebody who writes to it
+        raise ImageError("is not a file")
     return _Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
 

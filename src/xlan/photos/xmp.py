@@ -23,7 +23,7 @@ _TAIL = '<?xpacket end="w"?>'
 _OURS = (b"Caption", b"Confidence", b"Model")
 _NAME = re.compile(rb"[^\s/>]*")
 _ATTRIBUTE = re.compile(rb"\s+([\w:.-]+)\s*=\s*(?:\"[^\"]*\"|'[^']*')")
-_PADDING = re.compile(rb"\s+(?=<\?xpacket end=)")
+_PADDING = re.compile(rb"(?<!\s)\s++(?=<\?xpacket end=)")
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,8 @@ class _Reader:
         self._cuts_before = self._children = 0
         self._others = False
         self._parser = expat.ParserCreate(namespace_separator="}")
+        self._parser.buffer_text = True  # else a text comes in as many pieces as it has lines and references
+        self._parser.buffer_size = 1 << 20
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._more
