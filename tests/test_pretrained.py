@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,26 @@ def test_replacing_is_all_or_nothing(directory, model, monkeypatch):
     assert (directory / "config.json").read_text() == before
     assert from_pretrained(directory, verify=True)
     assert names(directory.parent) == ["model"], "nothing is left behind"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files the POSIX way")
+def test_a_full_disk_is_an_error_of_the_file_system_and_leaves_the_model_as_it_was(directory, model):
+    import resource
+    import signal
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            save_pretrained(directory, model.spec, model.state_dict(), VOCABULARY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert caught.value.errno == errno.EFBIG
+    assert caught.value.filename.endswith("model.safetensors")
+    assert names(directory.parent) == ["model"]
+    assert from_pretrained(directory, verify=True).vocabulary == VOCABULARY
 
 
 def test_replacing_an_older_model(directory, model):

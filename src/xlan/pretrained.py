@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlan.errors import DataError, HubError, ModelError, WeightsError, XlanError
-from xlan.files import atomic_path, read_bytes, read_json, read_text, write_json, write_text
+from xlan.files import read_bytes, read_json, read_text, write_json, write_text
 from xlan.folders import check_files, fingerprint, read_description, whole_folder
 from xlan.hub.names import HubName, parse_name
 from xlan.hub.repository import Repository
 from xlan.model.spec import Spec, spec_from_dict, spec_to_dict
 from xlan.text.vocab import Vocabulary
-from xlan.weights import compare_weights, load_weights
+from xlan.weights import compare_weights, load_weights, tensor_file
 
 if TYPE_CHECKING:
     import torch
@@ -171,7 +171,7 @@ def save_pretrained(
         stored = {
             name: tensor.detach().cpu().to(dtype or tensor.dtype).contiguous() for name, tensor in weights.items()
         }
-        with atomic_path(temporary / WEIGHTS) as path:  # which gives it the permissions other files have
+        with tensor_file(temporary / WEIGHTS) as path:  # which gives it the permissions other files have
             save_file(stored, path)
         vocabulary.save(temporary / VOCAB)
         write_text(temporary / CARD, card or DEFAULT_CARD)

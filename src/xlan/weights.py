@@ -1,9 +1,14 @@
-"""Files of tensors: reading one from anywhere, and one report of what does not fit a network. Imports no torch."""
+"""Files of tensors: reading one from anywhere, writing one whole, and one report of what does not fit a network.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +17,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from xlan.errors import DataError, WeightsError
+from xlan.files import atomic_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,6 +91,23 @@ def load_weights(file: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{file}: not a valid safetensors file ({error})") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def tensor_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """`atomic_path` for safetensors' `save_file`, whose own error for a full disk is not one of the file system.
+
+    Raises:
+        OSError: it cannot be written; the error names `path`.
+    """
+    with atomic_path(path) as temporary:
+        try:
+            yield temporary
+        except SafetensorError as error:
+            if (found := re.search(r"os error (\d+)", str(error))) is None:
+                raise
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), os.fspath(path)) from None
 
 
 def quantise_rows(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:

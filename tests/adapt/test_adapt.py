@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,10 @@ def test_boxes_are_read_and_checked(tmp_path: Path) -> None:
         ({"classes": ["cat"]}, "is not a file of boxes"),
         ({"classes": ["cat"], "boxes": {"7": [[3, 1, 0, 0, 1, 1]]}}, "a class outside 0 to 0"),
         ({"classes": ["cat"], "boxes": {"7": [[0, 1, 0]]}}, "is not a file of boxes"),
+        ({"classes": ["cat"], "boxes": {"7": [[0, 1, 0, 0, math.nan, 1]]}}, "boxes of 7 hold values that are not fin"),
+        ({"classes": ["cat"], "boxes": {"7": [[0, 1, 9, 9, 90, 90]]}}, "of 7 reach from 9 to 90; .* not pixels"),
+        ({"classes": ["cat"], "boxes": {"7": [[0, 1, 0.6, 0.6, 0.3, 0.3]]}}, "end before they begin; .* not x, y, wid"),
+        ({"classes": ["cat"], "boxes": {"7": [[0, 0, 0, 1, 1]], "8": [[0, 1, 0, 0, 1, 1]] * 5}}, r"8 are \[5, 6\]"),
     ):
         plain.write_text(json.dumps(wrong))
         with pytest.raises(DataError, match=message):
@@ -400,6 +405,34 @@ def test_an_interrupt_saves(
     with pytest.raises(KeyboardInterrupt):
         begin(tmp_path, pictures, network()).run(log_every=1, on_log=interrupt)
     assert begin(tmp_path, pictures, network()).step == 2
+
+
+@pytest.mark.parametrize("part", ["_optimizer.step", "_average.update"])
+def test_an_interrupt_in_the_middle_of_an_update_leaves_the_checkpoint_before(
+    tmp_path: Path,
+    pictures: list[Picture],
+    network: Callable[[], EfficientNetLite],
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+) -> None:
+    begin(tmp_path / "whole", pictures, network()).run()
+    begin(tmp_path / "cut", pictures, network()).run(until_step=2)
+    run = begin(tmp_path / "cut", pictures, network())
+    owner, name = part.split(".")
+    before = getattr(getattr(run, owner), name)
+
+    def interrupted(*arguments: object) -> None:
+        before(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(getattr(run, owner), name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    again = begin(tmp_path / "cut", pictures, network())
+    assert again.step == 2
+    again.run()
+    whole, cut = (load(tmp_path / folder / "checkpoint.safetensors") for folder in ("whole", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
 def test_other_settings_or_captions_are_not_resumed(

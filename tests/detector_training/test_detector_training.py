@@ -470,11 +470,19 @@ def test_the_command_trains_and_measures(config: Path, tmp_path: Path) -> None:
     assert (measured["step"], measured["pictures"]) == (2, 3)
 
 
+def test_there_must_be_a_run_to_measure(config: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"out: holds no run of a detector; train one with `xlan detector train`"):
+        run_cli("detector", "evaluate", config)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_a_folder_that_another_run_is_using(config: Path, tmp_path: Path, command: str) -> None:
     pytest.importorskip("fcntl")
     pytest.importorskip("pycocotools")
     (tmp_path / "out").mkdir()
+    if command == "evaluate":
+        run_cli("detector", "train", config)
     half = tmp_path / "out" / ".checkpoint.safetensors.abc.tmp"
     half.write_bytes(b"what the other one is writing")
     lock = open_locked(tmp_path / "out" / ".lock")

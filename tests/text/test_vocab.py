@@ -112,3 +112,10 @@ def test_released_lines_are_words(tmp_path: Path) -> None:
 def test_ids_outside_are_refused() -> None:
     with pytest.raises(DataError, match="id 99 is outside the vocabulary"):
         Vocabulary.from_words(["a"]).decode([99])
+
+
+def test_a_caption_cannot_hold_the_marks_of_start_end_and_padding() -> None:
+    vocabulary = Vocabulary.from_words(["a", "dog"])
+    unknown = vocabulary.special.unk
+    assert vocabulary.encode(["<bos>", "a", "<eos>", "dog", "<pad>"]) == [unknown, 4, unknown, 5, unknown]
+    assert "<eos>" not in vocabulary

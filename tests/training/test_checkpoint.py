@@ -42,6 +42,14 @@ def test_the_last_n_are_kept(tmp_path: Path) -> None:
     assert steps == [3, 2]
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_the_newest_is_the_one_written_last_after_going_back_to_an_earlier_step(tmp_path: Path, keep: int) -> None:
+    for step in (10, 20):
+        save(tmp_path, step)
+    made = save(tmp_path, 12, keep=keep)
+    assert CheckpointFolder(tmp_path, keep=keep).newest() == made
+
+
 def test_a_name_is_never_written_twice(tmp_path: Path) -> None:
     assert save(tmp_path, 5) != save(tmp_path, 5)
 

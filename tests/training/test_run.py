@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from xlan.config import load_config, parse_config
+from xlan.data.captions import write_captions
+from xlan.data.shapes import make_shapes
 from xlan.errors import ConfigError, XlanError
 from xlan.files import read_json_lines
 from xlan.pretrained import from_pretrained
@@ -107,6 +110,15 @@ class TestBadInput:
         (tmp_path / "config.yaml").write_text("")
         self.refuse(settings("xe", tmp_path), r"already holds a run; resume it \(--resume auto\)")
 
+    def test_a_checkpoint_of_another_run_than_the_one_in_the_folder(self, settings: Settings, tmp_path: Path) -> None:
+        one, other = (settings("xe", tmp_path / name, train={"max_steps": 2}) for name in ("one", "other"))
+        run(one)
+        run(other)
+        made = next((tmp_path / "one" / "checkpoints").iterdir())
+        self.refuse(other, r"already holds a run, and .* is a checkpoint of another one; choose", resume=str(made))
+        assert run(one, resume=str(made)) == 0
+        assert run({**other, "output": str(tmp_path / "new")}, resume=str(made)) == 0
+
     def test_an_unwritable_folder(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         self.refuse(settings("xe", tmp_path / "file" / "run"), "cannot be written: Not a directory")
@@ -150,6 +162,14 @@ class TestBadInput:
         value = settings("xe", tmp_path / "run", model={"options": {"dims": 3}})
         self.refuse(value, "unknown key 'dims'")
 
+    @pytest.mark.parametrize("options", [{"dim": 32}, {"depth": 2}])
+    def test_options_that_the_weights_to_start_from_do_not_fit(
+        self, settings: Settings, trained: Path, tmp_path: Path, options: dict[str, int]
+    ) -> None:
+        model = {"init": str(trained), "options": options}
+        message = r"model\.options: the weights of model\.init .* do not fit \(.*\); options that change sizes need"
+        self.refuse(settings("xe", tmp_path / "run", model=model), message)
+
     def test_a_model_larger_than_the_machine(self, settings: Settings, tmp_path: Path) -> None:
         value = settings("xe", tmp_path / "run", model={"options": {"dim": 10_000_000}})
         self.refuse(value, r"model\.options: a model of [0-9.e+]+ parameters needs [0-9,]+ GiB .*; choose smaller")
@@ -160,7 +180,6 @@ class TestBadInput:
         self.refuse(value, r"train\.scheduled_sampling works with LSTM decoders only")
 
     def test_features_of_another_width(self, settings: Settings, trained: Path, tmp_path: Path) -> None:
-        from xlan.data.shapes import make_shapes
         from xlan.types import Regions
         from xlan.vision.store import FeatureStoreWriter
 
@@ -180,6 +199,33 @@ class TestBadInput:
         run(settings("xe", tmp_path / "run", train={"epochs": 1}))
         value = settings("xe", tmp_path / "run", train={"epochs": 2}, data={"min_count": 60})
         self.refuse(value, "was trained with another vocabulary", resume="auto")
+
+    @pytest.mark.parametrize("change", ["images", "captions", "features"])
+    def test_data_that_changed(self, settings: Settings, tmp_path: Path, change: str) -> None:
+        def write(place: Path, change: str = "") -> None:
+            captions, features = make_shapes(16)
+            first, *others = captions.images
+            if change == "captions":
+                first = replace(first, captions=first.captions[:1], words=first.words[:1])
+            images = tuple(others) if change == "images" else (first, *others)
+            with FeatureStoreWriter(place / "features", extractor={"weights": change == "features"}) as writer:
+                for image in images:
+                    writer.add(image.id, features[image.id])
+            write_captions(place / "captions.jsonl", replace(captions, images=images))
+
+        def value(place: Path, epochs: int) -> dict[str, Any]:
+            made = settings("xe", tmp_path / "run", train={"epochs": epochs})
+            files = {"captions": str(place), "features": str(place / "features")}
+            return {**made, "data": {**files, "vocab": str(tmp_path / "vocab.json"), "workers": 0}}
+
+        Vocabulary.from_words(["a", "red", "circle"]).save(tmp_path / "vocab.json")
+        write(tmp_path / "data")
+        write(tmp_path / "other", change)
+        run(value(tmp_path / "data", 1))
+        message = "was trained on other images, captions or features than data"
+        self.refuse(value(tmp_path / "other", 2), message, resume="auto")
+        (tmp_path / "data").rename(tmp_path / "moved")
+        assert run(value(tmp_path / "moved", 2), "auto") == 0
 
     def test_settings_that_changed(self, settings: Settings, tmp_path: Path) -> None:
         run(settings("xe", tmp_path / "run", train={"epochs": 1}))
@@ -352,8 +398,13 @@ def test_a_checkpoint_of_another_number_of_threads_is_told(settings: Settings, t
 
 
 class TestNewWords:
-    def test_known_words_keep_their_weights(self, settings: Settings, trained: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("as_many", [False, True], ids=["fewer", "as many"])
+    def test_known_words_keep_their_weights(
+        self, settings: Settings, trained: Path, tmp_path: Path, as_many: bool
+    ) -> None:
         words = ["circle", "unheard", "red", "a"]
+        if as_many:
+            words += [f"new{i}" for i in range(len(from_pretrained(trained).vocabulary) - 4 - len(words))]
         listed = tmp_path / "vocab.json"
         Vocabulary.from_words(words).save(listed)
         value = settings("xe", tmp_path / "run", data={"vocab": str(listed)}, train={"max_steps": 1})
@@ -363,13 +414,13 @@ class TestNewWords:
         before, after = from_pretrained(trained), from_pretrained(tmp_path / "run" / "last")
         assert after.vocabulary.words[4:] == tuple(words)
         old, new = before.model.state_dict(), after.model.state_dict()
-        grown = [name for name in new if new[name].shape != old[name].shape]
-        assert grown, "no tensor has a row for every word"
-        for name in grown:
+        by_word = [name for name in new if name.startswith(("decoder.embed.", "decoder.logits."))]
+        assert by_word, "no tensor has a row for every word"
+        for name in by_word:
             for word in ("<bos>", "<eos>", "circle", "red", "a"):
-                mine, theirs = new[name][after.vocabulary.id_of(word)], old[name][before.vocabulary.id_of(word)]
-                assert torch.allclose(mine, theirs, atol=1e-3), (name, word)
-        for name in new.keys() - set(grown):
+                now, then = (one.vocabulary.words.index(word) for one in (after, before))
+                assert torch.allclose(new[name][now], old[name][then], atol=1e-3), (name, word)
+        for name in new.keys() - set(by_word):
             assert torch.allclose(new[name], old[name], atol=1e-3), name
 
     def test_they_need_a_model_to_start_from(self, settings: Settings, tmp_path: Path) -> None:

@@ -71,6 +71,13 @@ def test_a_missing_source_is_named(tmp_path: Path) -> None:
         find_pictures([tmp_path / "gone"])
 
 
+def test_a_table_of_captions_is_not_taken_for_a_picture(tmp_path: Path) -> None:
+    table = tmp_path / "captions.csv"
+    table.write_text("image,caption\n1.jpg,a dog\n")
+    with pytest.raises(DataError, match=r"captions\.csv: is a table, not a picture; expected the folder"):
+        find_pictures([table])
+
+
 def test_names_in_a_tar_lead_nowhere(tmp_path: Path, draw: Callable[..., bytes]) -> None:
     outside = tmp_path / "outside.png"
     path = tmp_path / "in" / "evil.tar"

@@ -30,6 +30,7 @@ from xlan.vision.sources import Picture
 S = TypeVar("S")
 Floats = npt.NDArray[np.float32]
 MAX_BOXES_BYTES = 1 << 30
+_SLACK = 0.05  # detectors round outwards
 
 
 def caption_words(pictures: Sequence[Picture], *, size: int) -> list[str]:
@@ -133,13 +134,13 @@ class _BoxFile:
             width = next((len(rows[0]) for rows in value["boxes"].values() if rows), 6)
             if width not in (5, 6):
                 raise ValueError(f"rows have {width} numbers, expected 5 or 6")
-            rows = {str(k): np.asarray(v, dtype=np.float32).reshape(-1, width) for k, v in value["boxes"].items()}
+            rows = {str(k): np.asarray(v, dtype=np.float32) for k, v in value["boxes"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}: is not a file of boxes: {type(error).__name__}: {error}") from None
         for image_id, found in rows.items():
-            numbers = found[:, 0]
-            if found.size and (numbers.min() < 0 or numbers.max() >= len(classes) or not np.isfinite(found).all()):
-                raise DataError(f"{path}: boxes of {image_id} have a class outside 0 to {len(classes) - 1}")
+            if fault := _fault(found, width=width, classes=len(classes)):
+                raise DataError(f"{path}: boxes of {image_id} {fault}")
+        rows = {image_id: found.reshape(-1, width) for image_id, found in rows.items()}
         if width == 5:
             rows = {image_id: np.insert(found, 1, 1.0, axis=1) for image_id, found in rows.items()}
         return cls(classes, rows, width == 5)
@@ -150,6 +151,24 @@ class _BoxFile:
             return rows
         numbers = np.array([classes.index(name) for name in self.classes], dtype=np.float32)
         return np.concatenate([numbers[rows[:, :1].astype(int)], rows[:, 1:]], axis=1)
+
+
+def _fault(rows: Floats, *, width: int, classes: int) -> str:
+    """What is wrong with the boxes of a picture; empty when nothing is."""
+    if not rows.size:
+        return ""
+    if rows.ndim != 2 or rows.shape[1] != width:
+        return f"are {list(rows.shape)}, expected rows of {width} numbers like the first in the file"
+    if not np.isfinite(rows).all():
+        return "hold values that are not finite"
+    if rows[:, 0].min() < 0 or rows[:, 0].max() >= classes:
+        return f"have a class outside 0 to {classes - 1}"
+    corners = rows[:, -4:]
+    if corners.min() < -_SLACK or corners.max() > 1 + _SLACK:
+        return f"reach from {corners.min():g} to {corners.max():g}; expected fractions of the picture, not pixels"
+    if (corners[:, 2:] < corners[:, :2]).any():
+        return "end before they begin; expected the corners x0, y0, x1, y1, not x, y, width, height"
+    return ""
 
 
 @dataclass(frozen=True)

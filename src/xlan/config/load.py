@@ -95,11 +95,17 @@ def save_config(config: RunConfig, path: str | os.PathLike[str]) -> None:
     write_text(path, yaml.safe_dump(dump_config(config), sort_keys=False, allow_unicode=True))
 
 
-def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Dotted keys whose values differ between two dumped configurations and that a resumed run may not change."""
+def changed_keys(old: dict[str, Any], new: dict[str, Any], *, free: Sequence[str] = RESUME_MAY_CHANGE) -> list[str]:
+    """Dotted keys whose values differ between two dumped configurations.
+
+    Args:
+        old: one of them.
+        new: the other.
+        free: keys and sections that do not count; by default those that a resumed run may change.
+    """
     flat_old, flat_new = _flatten(old), _flatten(new)
     keys = [key for key in {**flat_old, **flat_new} if flat_old.get(key) != flat_new.get(key)]
-    return sorted(key for key in keys if not any(f"{key}.".startswith(f"{free}.") for free in RESUME_MAY_CHANGE))
+    return sorted(key for key in keys if not any(f"{key}.".startswith(f"{one}.") for one in free))
 
 
 def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -16,8 +16,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MAX_CONFIG_BYTES = 1 << 20
-
 Metric = Literal["BLEU", "METEOR", "ROUGE-L", "CIDEr"]
 
 

@@ -6,6 +6,8 @@ in one piece, whatever the size of the data set.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from itertools import chain
 from typing import Literal
@@ -101,6 +103,16 @@ class CaptionDataset:
     def __len__(self) -> int:
         """Number of images."""
         return len(self.images)
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the images, their encoded captions and what made their features, wherever the files are."""
+        made = [self.store.extractor, self.store.dtype]
+        listed = json.dumps([[image.id for image in self.images], made], sort_keys=True)
+        found = hashlib.sha256(listed.encode())
+        for numbers in (self.first_caption, self._starts, self._tokens):
+            found.update(numbers.tobytes())
+        return found.hexdigest()
 
     def regions(self, index: int) -> Regions:
         """Features and boxes of the image at `index`; views of the store, not copies."""

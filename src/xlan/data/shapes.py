@@ -106,9 +106,14 @@ def write_shapes(folder: str | os.PathLike[str], n: int, seed: int = 0, *, pictu
         n: number of images.
         seed: which images.
         pictures: draw them too, as PNG files beside the captions.
+
+    Raises:
+        DataError: the folder has captions of somebody else, which would be lost.
     """
     captions, features = make_shapes(n, seed)
     target = Path(folder)
+    if (target / "captions.jsonl").exists() and not (target / "features").exists():
+        raise DataError(f"{target / 'captions.jsonl'}: already exists and would be lost; choose another folder")
     with FeatureStoreWriter(target / "features", dtype="float32", extractor={"name": "shapes", "seed": seed}) as writer:
         for image_id, regions in features.items():
             if image_id not in writer:

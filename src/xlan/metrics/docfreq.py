@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from xlan.errors import DataError, MetricError
-from xlan.files import atomic_path
 from xlan.metrics.ngrams import ORDERS, Ints, different, iterate_orders
 
 TABLE_FORMAT = "1"
@@ -138,6 +137,8 @@ class DocumentFrequencies:
         """Write the table as safetensors, atomically."""
         from safetensors.numpy import save_file
 
+        from xlan.weights import tensor_file
+
         arrays: dict[str, npt.NDArray[np.generic]] = {"log_documents": np.array([self.log_documents])}
         for order in range(1, ORDERS + 1):
             arrays[f"counts_{order}"] = np.ascontiguousarray(self.counts[order - 1])
@@ -151,7 +152,7 @@ class DocumentFrequencies:
             "includes_end": "yes" if self.includes_end else "no",
             "vocabulary": self.vocabulary,
         }
-        with atomic_path(path) as temporary:
+        with tensor_file(path) as temporary:
             save_file(arrays, temporary, metadata=metadata)
 
     @classmethod

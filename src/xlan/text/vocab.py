@@ -46,6 +46,8 @@ class Vocabulary:
             i = getattr(special, name)
             if not 0 <= i < len(self.words):
                 raise DataError(f"special id {name}={i} is outside the vocabulary (0 to {len(self.words) - 1})")
+        for i in {special.pad, special.bos, special.eos}:  # said by a person, they are words that nobody knows
+            del self._ids[self.words[i]]
 
     @classmethod
     def from_words(cls, words: Iterable[str], *, origin: str = "") -> Vocabulary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
 from xlan.model.plain import AttributeEncoder
 from xlan.model.spec import Spec, TransformerSpec, model_spec
-from xlan.pretrained import from_pretrained
+from xlan.pretrained import from_pretrained, read_model_directory
 from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
 from xlan.training import schedule as schedules
@@ -33,6 +34,7 @@ from xlan.training.steps import Batch, SelfCritical, StepOutput, scst_step, xe_s
 from xlan.vision.regions import check_same_extractor
 from xlan.vision.store import FeatureStore, FeatureStoreWriter
 from xlan.vision.words import WordHead
+from xlan.weights import compare_weights
 
 StepFunction = Callable[[Batch, int, int], StepOutput]
 
@@ -51,7 +53,7 @@ def load_data(config: RunConfig, folder: RunFolder, world: World) -> Data:
     captions, store = _sources(config, folder, world)
     settings = config.data
     if config.model.init is not None and not config.model.new_words:
-        vocabulary = from_pretrained(config.model.init).vocabulary
+        vocabulary = read_model_directory(config.model.init).vocabulary
     elif settings.vocab is not None:
         vocabulary = Vocabulary.load(settings.vocab)
     else:
@@ -124,6 +126,11 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
                 f"model.init {settings.init} takes features {start.feature_dim} wide, but {store.path} has "
                 f"{width}; use the features it was trained with"
             )
+        if faults := compare_weights(_shapes(start.spec, **settings.options), _shapes(start.spec)):
+            raise ConfigError(
+                f"model.options: the weights of model.init {settings.init} do not fit ({faults}); options that change "
+                "sizes need a new model: remove them, or model.init"
+            )
         model = build_model(start.spec, **{**settings.options, "vocab_size": len(data.vocabulary)})
         weights = start.state_dict()
         if data.vocabulary != before.vocabulary:
@@ -145,15 +152,22 @@ def _with_words(
     rows = {number: known[word] for number, word in enumerate(now.words) if word in known}
     rows |= {getattr(now.special, name): getattr(before.special, name) for name in ("pad", "bos", "eos", "unk")}
     to, source = torch.tensor(list(rows)), torch.tensor(list(rows.values()))
+    # What has a row for every word shows in a model with one word more: both vocabularies may be equally large.
+    larger = _shapes(model.spec, vocab_size=len(now) + 1)
     result = {}
     for name, fresh in model.state_dict().items():
-        old = weights[name]
-        if old.shape == fresh.shape:
-            result[name] = old
-        else:  # a row for every word
+        if fresh.shape == larger[name]:
+            result[name] = weights[name]
+        else:
             result[name] = fresh.clone()
-            result[name][to] = old[source]
+            result[name][to] = weights[name][source]
     return result
+
+
+def _shapes(spec: Spec, **changes: Any) -> dict[str, torch.Size]:
+    """Shapes of the weights, by name, of a model with these changes."""
+    with torch.device("meta"):
+        return {name: tensor.shape for name, tensor in build_model(spec, **changes).state_dict().items()}
 
 
 def _start_attributes(model: CaptionModel, path: str) -> None:

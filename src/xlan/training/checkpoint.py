@@ -72,7 +72,7 @@ class CheckpointFolder:
         self.keep = keep
 
     def names(self) -> list[Path]:
-        """Folders named like checkpoints, newest first."""
+        """Folders named like checkpoints, those written last first: a run may have gone back to an earlier step."""
         if not self.folder.is_dir():
             return []
         found = [(match, path) for path in self.folder.iterdir() if (match := _NAME.match(path.name))]
@@ -122,7 +122,7 @@ class CheckpointFolder:
 
     def _write(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
         newest = self.names()[:1]
-        serial = 1 + (_order(_NAME.match(newest[0].name))[1] if newest else 0)
+        serial = 1 + (_order(_NAME.match(newest[0].name))[0] if newest else 0)
         final = self.folder / f"step-{step:08d}-{serial:04d}"
         hidden = self.folder / f".{final.name}.writing"
         hidden.mkdir()
@@ -182,8 +182,9 @@ def _verified_state(folder: Path, *, hashes: bool = False) -> dict[str, Any]:
 
 
 def _order(match: re.Match[str] | None) -> tuple[int, int]:
+    """Number among all that were written, then step."""
     assert match is not None
-    return int(match[1]), int(match[2])
+    return int(match[2]), int(match[1])
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ class RunFolder:
                 and notes the damaged ones it skipped in `damaged`; anything else is the path of a checkpoint.
 
         Raises:
-            TrainingError: the folder holds a run and `resume_from` is None, or all its checkpoints are damaged.
+            TrainingError: the folder holds a run and `resume_from` is None or a checkpoint of another run, or all its
+                checkpoints are damaged.
             DataError: the checkpoint named is damaged.
         """
         if resume_from is None:
@@ -71,6 +72,11 @@ class RunFolder:
                 )
             return None
         if resume_from != "auto":
+            if self.config.exists() and Path(resume_from).resolve().parent != self.checkpoints.folder.resolve():
+                raise TrainingError(
+                    f"{self.path}: already holds a run, and {resume_from} is a checkpoint of another one; choose "
+                    "another folder (output=…), or resume the run that is there (--resume auto)"
+                )
             return load_checkpoint(resume_from)
         for path in self.checkpoints.names():
             try:
@@ -141,7 +147,10 @@ def save_model(
         try:
             save_pretrained(directory, spec, tensors, vocabulary, card=card, features=features)
         except OSError as error:
-            problem = TrainingError(f"{directory}: the model could not be written: {error.strerror or error}")
+            problem = TrainingError(
+                f"{directory}: the model could not be written: {error.strerror or error}; make room or fix "
+                "permissions, then continue with --resume auto"
+            )
     problem = world.broadcast(problem)
     if problem is not None:
         raise problem

@@ -23,7 +23,6 @@ from xlan.data.loader import evaluation_loader, reference_loader
 from xlan.errors import ConfigError, MissingExtraError, TrainingError
 from xlan.files import write_json
 from xlan.model.captioner import CaptionModel
-from xlan.text.vocab import Vocabulary
 from xlan.training.average import AveragedWeights
 from xlan.training.build import (
     Data,
@@ -128,7 +127,7 @@ def _run(
         data = load_data(config, folder, world)
         model = build_captioner(config, data)
         if checkpoint is not None:
-            _check_same_run(config, data.vocabulary, checkpoint)
+            _check_same_run(config, data, checkpoint)
         step = None if checkpoint is None else int(checkpoint.state["step"])
         log = stack.enter_context(
             RunLog(folder.path, tensorboard=config.logging.tensorboard, quiet=not world.is_main, step=step)
@@ -162,11 +161,11 @@ def _threads_of(checkpoint: Checkpoint) -> int | None:
     return recorded if isinstance(recorded, int) and 0 < recorded <= (os.cpu_count() or 1) else None
 
 
-def _check_same_run(config: RunConfig, vocabulary: Vocabulary, checkpoint: Checkpoint) -> None:
-    if checkpoint.state.get("vocabulary") != vocabulary_hash(vocabulary):
+def _check_same_run(config: RunConfig, data: Data, checkpoint: Checkpoint) -> None:
+    if checkpoint.state.get("vocabulary") != vocabulary_hash(data.vocabulary):
         raise TrainingError(
             f"{checkpoint.path}: was trained with another vocabulary ({checkpoint.state.get('words')} words, now "
-            f"{len(vocabulary)}); resume with the captions and data.min_count it began with"
+            f"{len(data.vocabulary)}); resume with the captions and data.min_count it began with"
         )
     # Through the schema, so that keys which are newer than the checkpoint have their defaults.
     before = dump_config(parse_config(checkpoint.state.get("config", {}), source=str(checkpoint.path)))
@@ -175,6 +174,11 @@ def _check_same_run(config: RunConfig, vocabulary: Vocabulary, checkpoint: Check
         raise ConfigError(
             f"{checkpoint.path}: a resumed run must keep its settings, but these changed: {', '.join(changed)}; "
             f"change them back, or start a new run in another folder with model.init"
+        )
+    if checkpoint.state.get("data") not in (None, data.train.identity):  # older checkpoints do not say
+        raise TrainingError(
+            f"{checkpoint.path}: was trained on other images, captions or features than data.captions and "
+            f"data.features have now; give those it began with, or start a new run in another folder with model.init"
         )
 
 
@@ -226,6 +230,7 @@ class Run:
                 "environment": environment(),
                 "vocabulary": vocabulary_hash(data.vocabulary),
                 "words": len(data.vocabulary),
+                "data": data.train.identity,
             },
         )
 

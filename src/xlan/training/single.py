@@ -25,10 +25,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from xlan.errors import TrainingError
-from xlan.files import atomic_path, read_json_lines, remove_leftovers, write_text
+from xlan.files import read_json_lines, remove_leftovers, write_text
 from xlan.training.average import AveragedWeights
 from xlan.training.schedule import Cosine
 from xlan.training.stop import Stopped, StopRequest
+from xlan.weights import tensor_file
 
 Model = TypeVar("Model", bound=nn.Module)
 Batch = TypeVar("Batch")
@@ -124,6 +125,7 @@ class SingleRun(ABC, Generic[Model, Batch]):
             self._trained(), is_head=is_head, rate=rate, head_rate=head_rate, weight_decay=weight_decay
         )
         self._optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
+        self._updating = False  # weights, average and step do not belong together
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
         self._window, self._log = Window(), RunLog(self.folder / LOG)
@@ -161,8 +163,9 @@ class SingleRun(ABC, Generic[Model, Batch]):
     ) -> bool:
         """Train to the end (or to `until_step`), evaluating after every epoch and at the end; True when all is done.
 
-        A request to stop ends it early and saves, as an exception does. The evaluation of a finished epoch that was cut
-        short is made up for when the run continues.
+        A request to stop ends it early and saves, as an exception does, except in the middle of an update: the last
+        checkpoint then stays. The evaluation of a finished epoch that was cut short is made up for when the run
+        continues.
         """
         per_epoch = self._batches.steps_per_epoch(self._batch)
 
@@ -205,7 +208,8 @@ class SingleRun(ABC, Generic[Model, Batch]):
             pass
         finally:
             batches.close()  # type: ignore[attr-defined]
-            self.save()
+            if not self._updating:
+                self.save()
         return self.step >= self.total_steps and self._log.evaluated(self.step)
 
     def train_step(self, batch: Batch) -> dict[str, float]:
@@ -218,9 +222,11 @@ class SingleRun(ABC, Generic[Model, Batch]):
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([tensor for _, tensor in self._trained()], self._clip)
+        self._updating = True
         self._optimizer.step()
         self.step += 1
         self._average.update(self.step)
+        self._updating = False
         return {name: value.item() for name, value in parts.items()}
 
     def averaged(self) -> Model:
@@ -238,7 +244,7 @@ class SingleRun(ABC, Generic[Model, Batch]):
             for key, value in self._optimizer.state.get(tensor, {}).items():
                 tensors[f"adam.{key}.{name}"] = value
         header = {**self.header(), "step": str(self.step), "window": self._window.to_json()}
-        with atomic_path(self.folder / CHECKPOINT) as temporary:
+        with tensor_file(self.folder / CHECKPOINT) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
 
     def _resume(self) -> None:

@@ -95,9 +95,7 @@ def load_optimizer_tensors(model: nn.Module, optimizer: Optimizer, tensors: Mapp
     try:
         set_optimizer_state_dict(model, optimizer, state, options=options)
     except (RuntimeError, KeyError, ValueError) as error:
-        raise WeightsError(
-            f"the optimiser state does not fit the model: {' '.join(str(error).split())[:400]}"
-        ) from None
+        raise WeightsError(f"the optimiser state does not fit the model: {_short(error)}") from None
 
 
 def _short(error: Exception) -> str:

@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from xlan.files import atomic_path
 from xlan.types import Regions
 from xlan.vision import efficientnet
 from xlan.vision.efficientnet import FeatureMaps
@@ -32,6 +31,7 @@ from xlan.vision.grid_settings import (
     read_vision,
 )
 from xlan.vision.regions import PreparedImage
+from xlan.weights import tensor_file
 
 
 class GridExtractor(GridFront):
@@ -115,7 +115,7 @@ def save_vision(path: str | os.PathLike[str], network: efficientnet.EfficientNet
     state = efficientnet.folded(network).state_dict()
     tensors = {name: tensor.to(torch.float16).contiguous() for name, tensor in state.items()}
     header = {"format": VISION_FORMAT, "version": str(VISION_VERSION), "settings": settings.to_json()}
-    with atomic_path(path) as temporary:
+    with tensor_file(path) as temporary:
         save_file(tensors, temporary, metadata=header)
 
 

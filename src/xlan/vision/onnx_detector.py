@@ -171,6 +171,7 @@ class OnnxDetector:
 
 
 def _open(path: Path, threads: int) -> tuple[Any, str]:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else its import collects data about this computer
     try:
         import onnxruntime
     except ImportError:

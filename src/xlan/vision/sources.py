@@ -20,6 +20,7 @@ from xlan.karpathy import KarpathyImage, Skipped, id_of_file, image_names, read_
 from xlan.vision.image import DEFAULT_LIMITS, SUFFIXES, ImageLimits, read_path
 
 MAX_TAR_MEMBERS = 10_000_000
+TABLES = (".csv", ".jsonl", ".token", ".tsv")  # captions and features, which hold no picture
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,8 @@ def _pictures_of(source: Path, *, number_ids: bool) -> Iterator[Picture]:
         for member, offset, size in tar_members(source):
             if named_like_picture(member):
                 yield Picture(_id(member, number_ids), f"{source}:{member}", source, offset, size)
+    elif source.suffix.lower() in TABLES:
+        raise DataError(f"{source}: is a table, not a picture; expected the folder with the pictures")
     else:
         yield Picture(_id(source.name, number_ids), str(source), source)
 

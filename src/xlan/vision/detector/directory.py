@@ -49,7 +49,7 @@ from xlan.vision.efficientnet import load_checked
 from xlan.vision.grid import load_vision, save_vision
 from xlan.vision.grid_settings import GridSettings
 from xlan.vision.lite import SPECS
-from xlan.weights import load_weights
+from xlan.weights import load_weights, tensor_file
 
 LITE_CARD = """# A small detector
 
@@ -76,7 +76,7 @@ def save_directory(
         raise ModelError(f"{target}: already exists and is not a detector directory; choose another name or remove it")
     target.mkdir(parents=True, exist_ok=True)
     (target / CONFIG).unlink(missing_ok=True)
-    with atomic_path(target / WEIGHTS) as temporary:
+    with tensor_file(target / WEIGHTS) as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary)
     write_text(target / CARD, card)
     write_json(target / CONFIG, {"format": FORMAT, "kind": kind, "file": fingerprint(target / WEIGHTS), **settings})
