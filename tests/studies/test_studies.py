@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 from xlan.cli.main import app
 from xlan.cli.stopping import ended_by_sigterm
-from xlan.config import load_config
+from xlan.config import load_config, save_config
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
 from xlan.errors import ConfigError, DataError, MetricError, TrainingError
@@ -127,6 +128,12 @@ def test_commands_are_those_a_user_types(write: Callable[..., Path]) -> None:
     assert "--skip-missing" not in run.predict
 
 
+@pytest.mark.parametrize(("value", "read"), [("out/😀/é", "out/😀/é"), (date(2026, 1, 2), "2026-01-02")])
+def test_changes_of_any_text_reach_the_run(write: Callable[..., Path], value: object, read: str) -> None:
+    study = load_study(write(set={"data.val_split": value}))
+    assert row_config(study, "plain", "out", seed=1).data.val_split == read
+
+
 def test_pictures_without_features_are_skipped_in_captioning_as_in_training(write: Callable[..., Path]) -> None:
     [run, *_] = first_stage(load_study(write(set={"data.missing": "skip"})))
     assert "--skip-missing" in run.predict
@@ -170,9 +177,9 @@ def test_a_study_trains_resumes_and_compares(write: Callable[..., Path], tmp_pat
     assert all(f'model.init="{runs[0].folder.parent}' in " ".join(run.train) for run in second)
 
 
-def write_predictions(run: Run, shapes: Path) -> None:
-    """Captions as `xlan predict` leaves them, without training."""
-    test = load_captions(shapes / "captions.jsonl").split("test")
+def write_predictions(run: Run, shapes: Path, *, without: int = 0) -> None:
+    """Captions as `xlan predict` leaves them, without training; the first pictures may be missing."""
+    test = load_captions(shapes / "captions.jsonl").split("test")[without:]
     run.folder.mkdir(parents=True)
     run.predictions.write_text(json.dumps([{"image_id": image.id, "caption": image.captions[0]} for image in test]))
 
@@ -194,6 +201,21 @@ def test_a_table_without_the_row_to_compare_with_has_no_intervals(
     [row] = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]
     assert row["name"] == "wide"
     assert row["cells"]["CIDEr"]["low"] is None
+
+
+def test_all_runs_are_scored_on_the_pictures_that_all_of_them_captioned(
+    write: Callable[..., Path], shapes: Path, tmp_path: Path
+) -> None:
+    path = write(seeds=[1])
+    for without, run in enumerate(first_stage(load_study(path))):
+        write_predictions(run, shapes, without=without)
+    result = CliRunner().invoke(app, ["study", str(path), "--table"], catch_exceptions=False)
+    assert result.exit_code == 0
+    pictures = len(load_captions(shapes / "captions.jsonl").split("test"))
+    assert f"scored on the {pictures - 1} of {pictures} pictures that every run captioned" in result.stderr
+    table = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert table["images"] == pictures - 1
+    assert table["rows"][1]["cells"]["CIDEr"]["low"] == 0
 
 
 def test_a_score_that_cannot_be_computed_is_named_with_the_reason(
@@ -221,22 +243,60 @@ def test_captions_of_another_search_do_not_count(write: Callable[..., Path], sha
     assert not changed.is_done()
 
 
-def test_the_second_stage_reads_the_data_of_its_row(write: Callable[..., Path], shapes: Path) -> None:
+@pytest.mark.parametrize("change", [{"train.epochs": 2}, {"train.max_steps": 1}, {"evaluation.early_stop": 1}])
+def test_a_run_that_was_trained_for_another_time_does_not_count(
+    write: Callable[..., Path], shapes: Path, change: dict[str, int]
+) -> None:
+    study = load_study(write())
+    [run, *_] = first_stage(study)
+    write_predictions(run, shapes)
+    save_config(row_config(study, "plain", run.folder, seed=1), run.folder / "config.yaml")
+    assert first_stage(load_study(write(set={"data.workers": 0, "logging.every": 7})))
+    with pytest.raises(DataError, match=f"plain-1: holds a run with other settings .{next(iter(change))}.; remove it"):
+        first_stage(load_study(write(set=change)))
+
+
+@pytest.mark.parametrize("dotted", [True, False], ids=["keys", "section"])
+def test_the_second_stage_reads_the_data_of_its_row(write: Callable[..., Path], shapes: Path, dotted: bool) -> None:
     rows = {"plain": {}, "few": {"set": {"data.max_regions": 2}}}
+    data = {"captions": str(shapes / "captions.jsonl"), "features": str(shapes / "features"), "shapes": None}
     study = load_study(
         write(
             rows=rows,
             then={"recipe": str(ROOT / "configs" / "smoke_scst.yaml"), "rows": ["few"]},
-            set={
-                "data.captions": str(shapes / "captions.jsonl"),
-                "data.features": str(shapes / "features"),
-                "data.shapes": None,
-            },
+            set={f"data.{key}": value for key, value in data.items()} if dotted else {"data": data},
         )
     )
-    [second, *_] = second_stage(study, first_stage(study))
+    first = first_stage(study)
+    for run in first:
+        write_predictions(run, shapes)
+    [second, *_] = second_stage(study, first)
     assert "data.max_regions=2" in second.train
     assert "--max-regions" in second.predict
+    assert second.captions == data["captions"]
+
+
+def test_a_second_stage_begins_when_what_it_needs_is_finished(
+    write: Callable[..., Path], shapes: Path, tmp_path: Path
+) -> None:
+    recipe = str(tmp_path / "recipe.yaml")
+    named = load_study(write(seeds=[1, 2], then={"recipe": recipe, "rows": ["wide"]}))
+    best = load_study(write(seeds=[1, 2], then={"recipe": recipe, "best": 1}))
+    runs = first_stage(named)
+    wide = [run for run in runs if run.row == "wide"]
+    assert second_stage(named, runs) == []
+    write_predictions(wide[0], shapes)
+    assert [(run.row, run.seed) for run in second_stage(named, runs)] == [("wide+", wide[0].seed)]
+    assert second_stage(best, runs) == []  # which is best is not known yet
+
+
+def test_a_second_stage_can_be_kept_to_some_seeds(write: Callable[..., Path], shapes: Path, tmp_path: Path) -> None:
+    then = {"recipe": str(tmp_path / "recipe.yaml"), "rows": ["plain"], "seeds": [2]}
+    study = load_study(write(seeds=[1, 2], then=then))
+    runs = first_stage(study)
+    for run in runs:
+        write_predictions(run, shapes)
+    assert [run.name for run in second_stage(study, runs)] == ["plain+, seed 2"]
 
 
 def test_of_a_second_stage_only_the_chosen_rows_are_trained(

@@ -71,13 +71,10 @@ def study(
     with ended_by_sigterm():
         if not table:
             carry_out([run for run in runs if run.row in chosen], logs=folder / "logs", places=places, tell=tell)
-        if all(run.is_done() for run in runs):
-            more = second_stage(wanted, runs)
-            if more and not table:
-                carry_out(
-                    [run for run in more if run.row[:-1] in chosen], logs=folder / "logs", places=places, tell=tell
-                )
-            runs += more
+        more = second_stage(wanted, runs)
+        if more and not table:
+            carry_out([run for run in more if run.row[:-1] in chosen], logs=folder / "logs", places=places, tell=tell)
+        runs += more
     finished = [run for run in runs if run.is_done()]
     if len(finished) < len(runs):
         tell(f"{len(runs) - len(finished)} of {len(runs)} runs are not finished and are left out of the table")

@@ -20,12 +20,19 @@ from queue import Queue
 from statistics import mean
 
 from xlan.config import changed_keys, dump_config, load_config
-from xlan.config.schema import RunConfig
+from xlan.config.schema import RESUME_MAY_CHANGE, RunConfig
 from xlan.data.captions import load_captions
 from xlan.errors import DataError, TrainingError, one_line
 from xlan.files import read_json_lines, write_text
 from xlan.studies.schema import StudyConfig, overrides, then_overrides
 from xlan.threads import cores
+
+# What does not decide the result of a run. Training may be resumed with other epochs; a row has those of the study.
+_NO_MATTER = (
+    *(key for key in RESUME_MAY_CHANGE if key not in ("train.epochs", "train.max_steps", "evaluation")),
+    "evaluation.batch_size",
+    "evaluation.metrics",
+)
 
 
 @dataclass(frozen=True)
@@ -89,14 +96,20 @@ def first_stage(study: StudyConfig) -> list[Run]:
     return runs
 
 
-def second_stage(study: StudyConfig, finished: Sequence[Run]) -> list[Run]:
-    """The runs of `then`, for the rows it names or for those that did best in the first stage; empty without `then`."""
+def second_stage(study: StudyConfig, first: Sequence[Run]) -> list[Run]:
+    """The runs of `then` that can begin: those whose first stage is finished, of the rows it names.
+
+    The best rows are known, and any of them can begin, when all of the first stage is finished. Empty without `then`.
+    """
     if study.then is None:
         return []
-    rows = list(study.then.rows) or best_rows(finished, study.then.best or 0)
+    finished = [run for run in first if run.is_done()]
+    if study.then.best is not None and len(finished) < len(first):
+        return []
+    rows = best_rows(finished, study.then.best) if study.then.best is not None else study.then.rows
     runs = []
     for run in finished:
-        if run.row in rows:
+        if run.row in rows and run.seed in (study.then.seeds or (run.seed,)):
             folder = Path(study.output) / f"{run.row}+-{run.seed}"
             changes = then_overrides(study, run.row, folder, init=run.folder / "best", seed=run.seed)
             runs.append(_run(study, f"{run.row}+", run.seed, folder, study.then.recipe, changes))
@@ -158,7 +171,7 @@ def _check_same(folder: Path, config: RunConfig) -> None:
     if not (folder / "config.yaml").is_file():
         return
     before = dump_config(load_config(folder / "config.yaml"))
-    if changed := changed_keys(before, dump_config(config)):
+    if changed := changed_keys(before, dump_config(config), free=_NO_MATTER):
         raise DataError(
             f"{folder}: holds a run with other settings ({', '.join(changed[:5])}); remove it, or give the study "
             "another output"

@@ -76,6 +76,9 @@ class ThenConfig(Section):
     set: Changes = Field(default_factory=dict, description="changes to that recipe")
     rows: tuple[str, ...] = Field(default=(), description="rows that take part; or give `best`")
     best: int | None = Field(default=None, ge=1, description="this many rows with the best mean validation CIDEr")
+    seeds: Seeds | None = Field(default=None, description="only runs of these seeds; all when absent")
+
+    _seeds_once = field_validator("seeds")(_once)
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
@@ -196,11 +199,14 @@ def then_overrides(
     """The same for the second stage of a row: the data of the first, the changes of `then`, the weights in `init`."""
     assert study.then is not None
     first = {**study.set, **study.rows[row].set}
-    shared = {key: value for key, value in first.items() if key.startswith("data.")}
+    shared = {key: value for key, value in first.items() if f"{key}.".startswith("data.")}
     start = {"model.init": os.fspath(init), "seed": seed, "output": os.fspath(output)}
     return as_overrides({**shared, **study.then.set, **start})
 
 
 def as_overrides(changes: Changes) -> list[str]:
-    """Dotted keys and values as `key=value`; values are written as YAML on one line, which JSON is."""
-    return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    """Dotted keys and values as `key=value`; values are written as YAML on one line, which JSON is.
+
+    Letters stay as they are: YAML does not read JSON's escapes of two halves. What YAML takes for a date is text.
+    """
+    return [f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in changes.items()]

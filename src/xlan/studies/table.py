@@ -91,12 +91,12 @@ class Table:
 
 
 def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str], None]) -> Table:
-    """Score the captions of every run and compare the rows.
+    """Score the captions of every run, on the pictures that all of them captioned, and compare the rows.
 
     While the row that the others are compared with is missing, there are no intervals.
 
     Raises:
-        DataError: predictions are missing, or no run is finished.
+        DataError: predictions are missing, no run is finished, or no picture was captioned by all runs.
     """
     if not runs:
         raise DataError(f"{study.output}: no run of the study is finished yet; run it without --table first")
@@ -104,13 +104,17 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
         raise DataError(f"{missing[0].predictions}: missing; run the study without --table first")
     images = load_captions(runs[0].captions).split(study.scoring.split)
     references = {plain_id(image.id): list(image.captions) for image in images}
+    captions = [load_results(run.predictions) for run in runs]
+    known = {image: texts for image, texts in references.items() if all(image in one for one in captions)}
+    if not known:
+        raise DataError(f"{study.output}: no picture of the split {study.scoring.split!r} was captioned by every run")
+    if len(known) < len(references):
+        tell(f"scored on the {len(known):,} of {len(references):,} pictures that every run captioned")
     reports: dict[str, list[Report]] = {}
-    for run in runs:
+    for run, one in zip(runs, captions, strict=True):
         tell(f"scoring {run.name}")
-        results = {image: text for image, text in load_results(run.predictions).items() if image in references}
-        reports.setdefault(run.row, []).append(
-            evaluate(results, {image: references[image] for image in results}, metrics=study.scoring.metrics)
-        )
+        results = {image: one[image] for image in known}
+        reports.setdefault(run.row, []).append(evaluate(results, known, metrics=study.scoring.metrics))
     first: dict[str, Run] = {}
     for run in runs:
         first.setdefault(run.row, run)
@@ -128,7 +132,6 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
                 note=study.rows[name].note if name in study.rows else "second stage",
             )
         )
-    scored = len(next(iter(reports.values()))[0].images)
     not_computed = {
         name: score.reason
         for group in reports.values()
@@ -138,7 +141,7 @@ def score_table(study: StudyConfig, runs: Sequence[Run], *, tell: Callable[[str]
     }
     for name, reason in not_computed.items():
         tell(f"{name}: not computed: {reason}")
-    return Table(tuple(rows), study.against, study.scoring.split, scored, study.scoring.samples, not_computed)
+    return Table(tuple(rows), study.against, study.scoring.split, len(known), study.scoring.samples, not_computed)
 
 
 def _against(base: Sequence[Report], group: Sequence[Report], samples: int) -> dict[str, Comparison]:
