@@ -111,6 +111,21 @@ def test_pictures_in_json_that_are_refused(fields: dict[str, Any], detail: str) 
         parse_upload(json_of(**fields), "application/json")
 
 
+@pytest.mark.parametrize("inside", [b"[]", b'{"a": 1}', b"1", b'"QQ=="'])
+def test_json_of_millions_of_values_is_refused_before_it_is_parsed(
+    inside: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"images": [' + b",".join([inside] * 100_000) + b"]}"
+    monkeypatch.setattr(json, "loads", pytest.fail)
+    with pytest.raises(Problem, match="too many values"):
+        parse_upload(body, "application/json", several=True)
+
+
+def test_the_largest_request_in_json_is_understood() -> None:
+    fields = {"images": ["data:image/png;base64,QQ=="] * MAX_IMAGES, "must": [",[{" * 33] * 10, "beams": 2}
+    assert len(parse_upload(json_of(**fields), "application/json", several=True).images) == MAX_IMAGES
+
+
 def test_several_pictures_keep_their_order() -> None:
     texts = [base64.b64encode(PNG + bytes([i])).decode() for i in range(3)]
     wanted = Upload([PNG + bytes([i]) for i in range(3)], CaptionOptions(beams=2))

@@ -34,6 +34,9 @@ MAX_PARTS = 64
 MAX_FIELD = 4096
 # Most pictures in one request.
 MAX_IMAGES = 16
+# Most commas and opening brackets of a JSON body. Base64 has none, and millions of small values would keep all threads
+# waiting while they are parsed, and take many times the memory of the body.
+MAX_MARKS = 4096
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,8 @@ def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_json(body: bytes | bytearray, several: bool) -> tuple[list[bytes], dict[str, Any]]:
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_MARKS:
+        raise Problem("bad-request", 'the JSON has too many values; expected {"image": "<base64>", …}')
     try:
         values = json.loads(body, parse_constant=_no_constant)
     except RecursionError:
