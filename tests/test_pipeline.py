@@ -24,6 +24,7 @@ from xlan.decoding import Forbid, MinLength, NoBadEnding, SuppressUnknown, beam_
 from xlan.errors import DecodingError, ImageError, ModelError, ShapeError
 from xlan.text.content import content_words, is_content
 from xlan.text.endings import BAD_ENDINGS
+from xlan.text.vocab import SPECIAL_WORDS
 from xlan.types import Caption
 from xlan.vision.familiar import Familiar
 from xlan.vision.image import ImageLimits
@@ -164,6 +165,7 @@ def test_required_words_appear(captioner: Captioner) -> None:
     ("must", "message"),
     [
         ("zebra", "must: the model does not know the word 'zebra'"),
+        *((f"a {word}|dog", f"must: the model does not know the word '{word}'") for word in SPECIAL_WORDS),
         ("dog|", "must: expected a word, or words separated by |, got 'dog|'"),
         ("", "must: expected a word"),
     ],

@@ -77,8 +77,9 @@ def cost_of(options: CaptionOptions, vocabulary: Vocabulary) -> int:
 def _phrases(wanted: str, vocabulary: Vocabulary) -> tuple[tuple[int, ...], ...]:
     """Ids of `dog|dogs`, each alternative being a word or a phrase."""
     alternatives = [part.lower().split() for part in wanted.split("|")]
+    unknown = vocabulary.words[vocabulary.special.unk]
     for word in (word for part in alternatives for word in part):
-        if word not in vocabulary:
+        if word not in vocabulary or word == unknown:
             raise DecodingError(f"must: the model does not know the word {word!r}")
     if not all(alternatives):
         raise DecodingError(f"must: expected a word, or words separated by |, got {wanted!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,36 @@ def test_a_listing_that_changed_is_told_before_anything_is_computed(
     result = run("caption", pictures, "-o", out, "--keep-plan", model=model_directory)
     assert result.exit_code == 3
     assert len(rows_of(out)) == 10
+
+
+def test_a_plan_is_completed_when_its_input_is_gone(pictures: Path, model_directory: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("features", pictures, "-o", out, "--shard-size", "4", model=model_directory)
+    (out / "index.json").unlink()
+    shutil.rmtree(pictures)
+    with pytest.raises(DataError, match=r"pictures: no such file or folder"):
+        run("features", pictures, "-o", out, model=model_directory)
+    result = run("features", pictures, "-o", out, "--keep-plan", model=model_directory)
+    assert result.exit_code == 3
+    assert len(FeatureStore(out)) == 9
+
+
+def test_an_input_that_goes_away_during_the_run_is_told_at_the_end(
+    model_directory: Path, tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe({f"/in/{i}.png": drawn(i) for i in range(2)})
+    opened = MemoryFileSystem._open
+
+    def removing(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        file = opened(self, path, *arguments, **options)
+        memory.store.pop(path)
+        return file
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", removing)
+    result = run("caption", "memory://in", "-o", tmp_path / "out", model=model_directory)
+    assert result.exit_code == 3
+    assert "the input changed during the job: memory://in: no" in result.output
+    assert (tmp_path / "out" / "_job" / "summary.json").is_file()
 
 
 def test_a_listing_that_changes_during_the_run_is_told_at_the_end(

@@ -284,7 +284,9 @@ def test_coco_results(run, photos: Path) -> None:
     Path("a").mkdir()
     picture(2).save("a/3.png")
     with pytest.raises(DataError, match=r"photos/3\.png and a/3\.png have the same image_id 3"):
-        run("photos/3.png", "a/3.png", "--coco", "results.json")
+        run("photos/3.png", "a/3.png", "-o", "both.jsonl", "--coco", "results.json")
+    assert not Path("both.jsonl").exists()  # found before the work
+    assert len(json.loads(Path("results.json").read_text())) == 2
 
 
 @pytest.mark.parametrize(
@@ -309,6 +311,14 @@ def test_confidence_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     write("a.jpg", Caption("a dog", -1.0, 0.62, ()))
     write("a.jpg", Caption("a cat", -1.0, 0.12, ()))
     assert capsys.readouterr().out == "a dog  (confidence 62 %)\na cat  (confidence 12 %, low)\n"
+
+
+def test_a_picture_that_is_named_twice_is_written_once(run, photos: Path) -> None:
+    result = run("photos", "photos/0.png", "photos/*.png", "-o", "out.csv", "--coco", "out.json")
+    assert result.stderr.splitlines()[-1] == "out.csv: 7 captions written"
+    names = [row["image"] for row in csv.DictReader(Path("out.csv").read_text().splitlines())]
+    assert names == [f"photos/{i}.png" for i in range(6)] + ["photos/deep/9.jpg"]
+    assert len(json.loads(Path("out.json").read_text())) == 7
 
 
 def test_broken_pictures_are_tried_again(run, photos: Path) -> None:

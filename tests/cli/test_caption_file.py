@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlan.cli.caption_file import CaptionFile, as_json
+from xlan.cli.caption_file import CaptionFile, as_json, coco_ids
 from xlan.errors import DataError
 from xlan.types import Caption, Word
 
@@ -176,3 +176,8 @@ def test_a_header_alone_is_no_beginning(tmp_path: Path) -> None:
         file.add("a.jpg", DOG)
     with pytest.raises(DataError, match="was made with beams 5 and not 3"):
         CaptionFile(path, made_with={"beams": 3})
+
+
+def test_two_pictures_of_one_folder_that_share_a_coco_id_can_be_told_apart_by_the_user() -> None:
+    with pytest.raises(DataError, match=r"a/1\.jpg and a/1\.png have the same image_id 1; rename one, or use two runs"):
+        coco_ids(Path("out.json"), ["a/1.jpg", "a/1.png"])

@@ -145,6 +145,16 @@ def test_split_replaces_nothing_unasked(tmp_path: Path) -> None:
 def test_shapes_are_written(tmp_path: Path) -> None:
     run("shapes", "-o", tmp_path / "s", "--images", 8, "--pictures")
     assert len(list((tmp_path / "s").glob("*.png"))) == 8
+    run("shapes", "-o", tmp_path / "s", "--images", 12)  # more of the same
+    assert len(load_captions(tmp_path / "s")) == 12
+
+
+def test_shapes_are_not_drawn_over_captions_of_somebody_else(tmp_path: Path, error_of: Callable[..., str]) -> None:
+    mine = tmp_path / "captions.jsonl"
+    mine.write_text('{"image": "1.jpg", "caption": "a dog"}\n')
+    message = error_of("data", "shapes", "-o", str(tmp_path), "--images", "8")
+    assert f"{mine}: already exists and would be lost; choose another folder" in message
+    assert mine.read_text() == '{"image": "1.jpg", "caption": "a dog"}\n'
 
 
 @pytest.mark.parametrize(

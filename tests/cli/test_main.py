@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +76,42 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {tmp_path / 'file'}: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def page_of_pictures(folder: Path, name: str = "page.html", count: int = 1) -> str:
+    (folder / name).write_text("<img src=photo.jpg>\n" * count)
+    return name
+
+
+def test_a_reader_that_goes_away_is_status_141(tmp_path):
+    page = page_of_pictures(tmp_path, count=5000)  # more than a pipe holds
+    command = [sys.executable, "-m", "xlan", "alt", "--check", page]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"page.html:1:1: ")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_names_that_the_encoding_of_the_output_lacks_are_escapes(tmp_path):
+    page = page_of_pictures(tmp_path, "日é😀.html")
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "xlan", "alt", "--check", page]
+    done = subprocess.run(command, cwd=tmp_path, env=latin, capture_output=True, timeout=60, check=False)
+    assert done.stdout.startswith(b"\\u65e5\xe9\\ud83d\\ude00.html:1:1: ")
+    done = subprocess.run([*command, "--json"], cwd=tmp_path, env=latin, capture_output=True, timeout=60, check=False)
+    assert json.loads(done.stdout.decode("latin-1"))["document"] == page
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_closed_streams_are_no_error(tmp_path):
+    page = page_of_pictures(tmp_path)
+    line = f"'{sys.executable}' -m xlan alt --check {page} <&- >&- || '{sys.executable}' -m xlan caption - <&-"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr.splitlines()[-1] == "-: is empty (0 bytes)"
+    assert "Traceback" not in done.stderr
 
 
 def test_wrong_usage_is_status_2():

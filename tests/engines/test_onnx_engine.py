@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,3 +216,12 @@ def test_fewer_bits_choose_their_engine_and_hardly_change_scores(
         load(model_directory, precision=precision, engine=other)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="precision: expected float32, int8, bf16, got 'int3'"):
         load(model_directory, precision="int3")  # type: ignore[arg-type]
+
+
+def test_onnxruntime_reports_nothing_about_this_computer(tmp_path: Path) -> None:
+    """It would note its process and an id of the computer in the user's folder, for its telemetry."""
+    code = "from xlan import Captioner; Captioner.from_pretrained(engine='onnx')"
+    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    kept = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    subprocess.run([sys.executable, "-c", code], env={**kept, **home}, timeout=120, check=True)
+    assert not [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name]

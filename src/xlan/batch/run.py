@@ -114,8 +114,11 @@ def run_batch(
         if on_plan is not None:
             on_plan(manifest, not is_new)
         report = _work(storage, job, manifest, executor, on_progress)
-        if manifest.listing != listing_hash(listed()) and not keep_plan:
-            report.changed = difference(read_plan(storage), listed())
+        if not keep_plan:
+            try:
+                report.changed = _changed(storage, manifest, listed)
+            except DataError as error:  # the input is gone; what was made of it is not
+                report.changed = str(error)
         _finish(storage, job, manifest, report)
         return report
 
@@ -168,12 +171,17 @@ def _check_same(storage: Storage, manifest: Manifest, job: Job) -> None:
 
 
 def _check_listing(storage: Storage, manifest: Manifest, listed: Callable[[], Iterator[Item]]) -> None:
-    if manifest.listing != listing_hash(listed()):
-        what = difference(read_plan(storage), listed())
+    if what := _changed(storage, manifest, listed):
         raise DataError(
             f"{storage.place}: the input changed since this job was planned: {what}; --keep-plan completes the plan as "
             "it is, --overwrite starts again"
         )
+
+
+def _changed(storage: Storage, manifest: Manifest, listed: Callable[[], Iterator[Item]]) -> str:
+    """What changed in the input since the plan was made, in words; empty when nothing did."""
+    same = manifest.listing == listing_hash(listed())
+    return "" if same else difference(read_plan(storage), listed())
 
 
 def _work(

@@ -67,7 +67,7 @@ def adapt(
         int | None, typer.Option(help="Use only the first pictures of each split, for a trial.", min=1)
     ] = None,
     checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0.0)] = 5.0,
-    threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1, max=256)] = 2,
 ) -> None:
     """Adapt the vision network to captions: predict which words people use for a picture.
 

@@ -53,7 +53,7 @@ Workers = Annotated[
         show_default=False,
     ),
 ]
-Threads = Annotated[int, typer.Option(metavar="N", min=1, help="Threads that compute, per worker.")]
+Threads = Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Threads that compute, per worker.")]
 Readers = Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Threads that read pictures, per worker.")]
 ShardSize = Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Pictures per shard.")]
 Column = Annotated[

@@ -15,11 +15,12 @@ import typer
 
 from xlan.alt.sentence import alt_sentence
 from xlan.cli import shared_options as shared
-from xlan.cli.caption_file import CaptionFile, as_json, write_coco
+from xlan.cli.caption_file import CaptionFile, as_json, coco_ids, write_coco
 from xlan.cli.engine import EngineChoice
 from xlan.cli.explain import model_names
 from xlan.cli.explain_folder import ExplainFolder
-from xlan.cli.pictures import STDIN, count_pictures, find_pictures
+from xlan.cli.outputs import check_output
+from xlan.cli.pictures import STDIN, count_pictures, find_pictures, picture_names
 from xlan.cli.text import counted, printable
 from xlan.errors import ImageError
 from xlan.files import file_sha256
@@ -95,7 +96,9 @@ def caption(
     batch_size: shared.BatchSize = 16,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Threads that compute; default: OMP_NUM_THREADS, else cores - 1.", min=1),
+        typer.Option(
+            metavar="N", help="Threads that compute; default: OMP_NUM_THREADS, else cores - 1.", min=1, max=256
+        ),
     ] = None,
 ) -> None:
     """Caption pictures.
@@ -118,6 +121,9 @@ def caption(
         raise typer.BadParameter(
             "needs -o too: it has the captions of the pictures that a continued run skips", param_hint="--coco"
         )
+    if coco is not None:
+        check_output(coco)
+        coco_ids(coco, picture_names(paths))  # a clash is told now, not behind an hour of work
     if (sidecar or embed) and STDIN in paths:
         raise typer.BadParameter("need files, not standard input", param_hint="--sidecar and --embed")
     if overwrite_description and not (sidecar or embed):
@@ -179,10 +185,10 @@ def caption(
                 console.move()
         except KeyboardInterrupt:
             console.stop()
-            _say_what_is_saved(file, pages, photos, console.written)
+            _say_what_is_saved(file, pages, photos)
             raise typer.Exit(130) from None
     if coco is not None:
-        count = write_coco(coco, {**(file.done if file is not None else {}), **said})
+        count = write_coco(coco, said if file is None else file.done)
         typer.echo(f"{coco}: {counted(count, 'result')} written", err=True)
     if output is not None:
         typer.echo(f"{output}: {counted(console.written, 'caption')} written{_kept(console.skipped)}", err=True)
@@ -200,12 +206,10 @@ def _kept(count: int) -> str:
     return f", {count:,} already existed (--overwrite replaces them)" if count else ""
 
 
-def _say_what_is_saved(
-    file: CaptionFile | None, pages: ExplainFolder | None, photos: PhotoLibrary | None, written: int
-) -> None:
+def _say_what_is_saved(file: CaptionFile | None, pages: ExplainFolder | None, photos: PhotoLibrary | None) -> None:
     saved = []
     if file is not None:
-        saved.append(f"{file.path} has {counted(len(file.done) + written, 'caption')}")
+        saved.append(f"{file.path} has {counted(len(file.done), 'caption')}")
     if pages is not None:
         saved.append(f"{pages.folder} has {counted(pages.written, 'new page')}")
     if photos is not None:

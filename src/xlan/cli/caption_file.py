@@ -12,7 +12,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -38,23 +38,32 @@ def as_json(name: str, caption: Caption) -> str:
     return line
 
 
-def write_coco(path: Path, captions: Mapping[str, str]) -> int:
-    """Write captions by picture as COCO results, a list of `image_id` and `caption`; returns how many.
+def coco_ids(path: Path, names: Iterable[str]) -> dict[int | str, str]:
+    """Pictures by the ids that they get in COCO results, `path`.
 
     The id is the number at the end of a file name, as in `COCO_val2014_000000391895.jpg`; without one, the name itself.
 
     Raises:
         DataError: two pictures have the same id.
     """
-    names: dict[int | str, str] = {}
-    for name in captions:
+    found: dict[int | str, str] = {}
+    for name in names:
         number = re.search(r"([0-9]+)$", Path(name).stem)
         image_id: int | str = int(number.group(1)[-18:]) if number else Path(name).stem
-        if image_id in names:
-            raise DataError(
-                f"{path}: {names[image_id]} and {name} have the same image_id {image_id}; caption one folder"
-            )
-        names[image_id] = name
+        other = found.setdefault(image_id, name)
+        if other != name:
+            same = f"{other} and {name} have the same image_id {image_id}"
+            raise DataError(f"{path}: {same}; rename one, or use two runs")
+    return found
+
+
+def write_coco(path: Path, captions: Mapping[str, str]) -> int:
+    """Write captions by picture as COCO results, a list of `image_id` and `caption`; returns how many.
+
+    Raises:
+        DataError: two pictures have the same id.
+    """
+    names = coco_ids(path, captions)
     write_json(path, [{"image_id": i, "caption": captions[name]} for i, name in names.items()], indent=None)
     return len(names)
 
@@ -73,7 +82,7 @@ class CaptionFile:
         overwrite: begin again with an empty file.
 
     Attributes:
-        done: captions it already had, by name of the picture.
+        done: captions it has, by name of the picture.
 
     Raises:
         DataError: the file is something else, was made with other options, is being written, or cannot be written.
@@ -115,6 +124,7 @@ class CaptionFile:
             self._write(_csv_line([name, caption.text, *numbers, *drawn]))
         else:
             self._write((as_json(name, caption) + "\n").encode("utf-8"))
+        self.done[name] = caption.text
 
     def close(self) -> None:
         """Flush to disk and release the lock."""

@@ -44,7 +44,15 @@ def evaluate(
     """Measure the detector of a run on whole pictures: COCO's average precision and the recall of proposals."""
     import json
 
+    from xlan.errors import TrainingError
+    from xlan.training.single import CHECKPOINT
+
     settings = _settings(config, overrides)
+    if not (Path(settings.output) / CHECKPOINT).is_file():
+        raise TrainingError(
+            f"{settings.output}: holds no run of a detector; train one with `xlan detector train`, or name its folder "
+            "(output=…)"
+        )
     with claimed(Path(settings.output), "output=…"):  # opening a run tidies its folder up, under a writer's hands
         run = _build(settings)
         typer.echo(json.dumps({"step": run.step, "pictures": run.measured, **run.evaluate()}))

@@ -90,7 +90,7 @@ def extract(
         bool, typer.Option("--number-ids", help="Take the number at the end of a file's name as its id, as COCO does.")
     ] = False,
     batch: Annotated[int, typer.Option(help="Pictures per call of the network.", min=1)] = 16,
-    threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="Threads that decode pictures.", min=1, max=256)] = 2,
     max_megapixels: Annotated[
         float, typer.Option(help="Refuse pictures with more pixels.", min=0.001, max=100_000)
     ] = 120.0,

@@ -176,7 +176,10 @@ def torch_check(probe: Probe) -> Check:
 
 def onnxruntime_check() -> Check:
     """The engine of a plain installation, in a child process."""
-    probe = Probe("import onnxruntime; print(onnxruntime.__version__)")
+    probe = Probe(
+        "import os; os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1'); "
+        "import onnxruntime; print(onnxruntime.__version__)"
+    )
     if probe.finish() != 0:
         return Check("onnxruntime", "broken", probe.reason, "pip install --force-reinstall onnxruntime")
     return Check("onnxruntime", "ok", f"{probe.output.strip()}, the engine of captioning unless --engine says torch")

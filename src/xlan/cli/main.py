@@ -3,12 +3,14 @@
 Only the module of the command that was typed is imported; `xlan --help` imports all of them. They import the heavy
 parts of the library inside their functions (a test checks that none of them imports torch). Our own errors and those of
 the file system become one line on standard error and exit status 1; wrong usage is status 2, as typer does it; Ctrl-C
-is 130.
+is 130; a reader of the output that goes away, 141.
 """
 
 from __future__ import annotations
 
+import codecs
 import importlib
+import io
 import os
 import sys
 from collections.abc import Collection
@@ -96,8 +98,26 @@ def __getattr__(name: str) -> typer.Typer:
     return made
 
 
+def _as_escapes(error: UnicodeError) -> tuple[str, int]:
+    """Characters that an encoding lacks, as the escapes of JSON."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "\\u" + units.hex("-", 2).replace("-", "\\u"), error.end
+
+
+def _prepare_streams() -> None:
+    """Standard streams that work: closed ones lead nowhere, and every file name can be written to the others."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - as long as we run
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("xlan-escapes", _as_escapes)
+        sys.stdout.reconfigure(errors="xlan-escapes")
+
+
 def main() -> None:
     """Run the command line and turn our errors into one line and an exit status."""
+    _prepare_streams()
     sleep_while_waiting()
     try:
         _typed_app()(prog_name="xlan")
@@ -112,10 +132,9 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output went away (`xlan … | head`): stop quietly, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    except SystemExit as leaving:
+        # The reader of our output went away (`xlan … | head`). Typer stops quietly, but with the status of an error.
+        sys.exit(141 if isinstance(leaving.__context__, BrokenPipeError) else leaving.code)
     except OSError as error:
         # A folder that cannot be written, a full disk: errors that the command has not handled.
         where = f"{error.filename}: " if error.filename else ""

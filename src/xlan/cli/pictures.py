@@ -45,10 +45,15 @@ def find_pictures(arguments: Iterable[str], problem: Problem) -> Iterator[tuple[
             yield _named(Path(argument))
 
 
+def picture_names(arguments: Iterable[str]) -> Iterator[str]:
+    """Names of the files that `find_pictures` will give; nothing is read."""
+    files = (argument for argument in arguments if argument != STDIN)
+    return (name for name, _ in find_pictures(files, lambda _: None))
+
+
 def count_pictures(arguments: Iterable[str]) -> int:
-    """How many pictures `find_pictures` will give, for a progress bar."""
-    names = [argument for argument in arguments if argument != STDIN]
-    return sum(1 for _ in find_pictures(names, lambda _: None))
+    """How many files `find_pictures` will give, for a progress bar."""
+    return sum(1 for _ in picture_names(arguments))
 
 
 def read_stdin() -> bytes:

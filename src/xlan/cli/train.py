@@ -29,6 +29,7 @@ def train(
         int | None,
         typer.Option(
             min=1,
+            max=256,
             help="Threads of torch; default: OMP_NUM_THREADS, else as in the checkpoint, else one per core. The same "
             "number gives the same weights, bit for bit.",
         ),

@@ -48,6 +48,7 @@ class OnnxSession:
         self._names = list(self.outputs)
 
     def _open(self) -> None:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else its import collects data about this computer
         try:
             import onnxruntime
         except ImportError:
