@@ -9,8 +9,6 @@ python=${PYTHON:-python}
 data=${DATA:-data/coco-mini}
 model=${MODEL:-src/xlan/models/default}
 out=out/regions
-# With glibc: keep freed memory instead of asking the system for it at every layer.
-export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=8000000000
 
 $xlan features extract "$data/dataset.json" -o "$out/both" --detector "$model/detector" --vision "$model/vision.safetensors" \
   --grid --dtype int8 --precision bf16

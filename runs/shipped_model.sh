@@ -15,8 +15,6 @@ captions=${CAPTIONS:-$data/dataset_coco.json}
 pictures=${PICTURES:-$data/train2017}
 out=${OUT:-out/shipped}
 mkdir -p "$out/mini"
-# With glibc: keep freed memory instead of asking the system for it at every layer.
-export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=8000000000
 
 # --- a fifth of COCO, 224 pixels ---
 set_data=(data.captions="$mini/dataset.json" data.features="$out/mini/features")

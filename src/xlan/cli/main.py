@@ -22,6 +22,7 @@ from xlan import __version__
 from xlan.cli.plain_help import use_plain_help
 from xlan.cli.text import printable
 from xlan.errors import MissingExtraError, XlanError
+from xlan.memory import keep_freed_memory
 from xlan.threads import sleep_while_waiting
 
 # Each is the function or, of a group, the `app` in the module of that name.
@@ -48,6 +49,8 @@ COMMANDS = (
     "train",
 )
 GROUPS = ("batch", "confidence", "data", "detector", "features", "metrics")
+# Those that compute on large tensors for minutes or hours, and then end.
+LONG = ("adapt", "confidence", "detector", "features", "predict", "train")
 
 
 def _print_version(wanted: bool) -> None:
@@ -87,8 +90,12 @@ def make_app(names: Collection[str] = (*COMMANDS, *GROUPS)) -> typer.Typer:
 
 def _typed_app() -> typer.Typer:
     """The command that was typed, alone; all of them where it is none, for help, completion and corrections."""
-    first = sys.argv[1] if len(sys.argv) > 1 else ""
+    first = _typed()
     return make_app([first] if first in (*COMMANDS, *GROUPS) else (*COMMANDS, *GROUPS))
+
+
+def _typed() -> str:
+    return sys.argv[1] if len(sys.argv) > 1 else ""
 
 
 def __getattr__(name: str) -> typer.Typer:
@@ -119,6 +126,8 @@ def main() -> None:
     """Run the command line and turn our errors into one line and an exit status."""
     _prepare_streams()
     sleep_while_waiting()
+    if _typed() in LONG:
+        keep_freed_memory()
     try:
         _typed_app()(prog_name="xlan")
     except XlanError as error:
