@@ -166,7 +166,7 @@ class TestBadInput:
     def test_options_that_the_weights_to_start_from_do_not_fit(
         self, settings: Settings, trained: Path, tmp_path: Path, options: dict[str, int]
     ) -> None:
-        model = {"init": str(trained), "options": options}
+        model = {"name": None, "init": str(trained), "options": options}
         message = r"model\.options: the weights of model\.init .* do not fit \(.*\); options that change sizes need"
         self.refuse(settings("xe", tmp_path / "run", model=model), message)
 
@@ -458,13 +458,24 @@ class TestNewWords:
         assert run(second) == 0
 
 
-@pytest.mark.parametrize(("name", "status"), [("xlan-tiny", 0), ("xtransformer-tiny", None)])
-def test_a_model_to_start_from_is_of_the_kind_that_is_named(
-    settings: Settings, trained: Path, tmp_path: Path, name: str, status: int | None
+TINY = {"dim": 16, "heads": 2, "hidden_dim": 4, "depth": 1}  # as `settings` has it
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "refused"),
+    [
+        ("xlan-tiny", {**TINY, "dropout": 0.3}, None),
+        ("xtransformer-tiny", {}, "model.name is xtransformer-tiny, but model.init .* another kind; remove one"),
+        ("xlan-small", {}, "model.name is xlan-small, with dim 512, but model.init .* has dim 16; remove one"),
+        ("xlan-tiny", {**TINY, "heads": 4}, "model.name is xlan-tiny, with heads 4, but .* has heads 2; remove one"),
+    ],
+)
+def test_a_model_to_start_from_is_the_one_that_is_named(
+    settings: Settings, trained: Path, tmp_path: Path, name: str, options: dict[str, Any], refused: str | None
 ) -> None:
-    value = settings("scst", tmp_path / "run", train={"max_steps": 1}, model={"name": name})
-    if status is None:
-        with pytest.raises(ConfigError, match=f"model.name is {name}, but model.init .* another kind; remove it"):
+    value = settings("scst", tmp_path / "run", train={"max_steps": 1}, model={"name": name, "options": options})
+    if refused is not None:
+        with pytest.raises(ConfigError, match=refused):
             run(value)
     else:
-        assert run(value) == status
+        assert run(value) == 0

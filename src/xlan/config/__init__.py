@@ -7,10 +7,11 @@ line read this package; classes elsewhere take plain values.
 
 from xlan.config.detector import DetectorConfig
 from xlan.config.load import changed_keys, dump_config, load_config, load_detector_config, parse_config, save_config
-from xlan.config.schema import NoamConfig, RunConfig, TrainConfig
+from xlan.config.schema import ModelConfig, NoamConfig, RunConfig, TrainConfig
 
 __all__ = [
     "DetectorConfig",
+    "ModelConfig",
     "NoamConfig",
     "RunConfig",
     "TrainConfig",

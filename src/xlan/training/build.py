@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xlan.config import NoamConfig, RunConfig, TrainConfig
+from xlan.config import ModelConfig, NoamConfig, RunConfig, TrainConfig
 from xlan.data.captions import build_vocabulary, load_captions
 from xlan.data.dataset import CaptionDataset
 from xlan.data.loader import TrainingLoader, training_loader
@@ -20,7 +20,7 @@ from xlan.errors import ConfigError, ShapeError
 from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
 from xlan.model.plain import AttributeEncoder
-from xlan.model.spec import Spec, TransformerSpec, model_spec
+from xlan.model.spec import Spec, TransformerSpec, model_spec, spec_to_dict
 from xlan.pretrained import from_pretrained, read_model_directory
 from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
@@ -110,13 +110,7 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
     else:
         before = from_pretrained(settings.init)
         start, store = before.model, data.train.store
-        if settings.name is not None:
-            wanted = model_spec(settings.name, vocab_size=len(data.vocabulary), feature_dim=width)
-            if type(wanted) is not type(start.spec):
-                raise ConfigError(
-                    f"model.name is {settings.name}, but model.init {settings.init} is a model of another kind; "
-                    "remove it"
-                )
+        _refuse_other_model(settings, start.spec)
         if not settings.new_features:
             check_same_extractor(
                 before.features, store.extractor, model=f"model.init {settings.init}", features=str(store.path)
@@ -139,6 +133,21 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
     if config.train.scheduled_sampling is not None and isinstance(model.spec, TransformerSpec):
         raise ConfigError("train.scheduled_sampling works with LSTM decoders only: remove it for this model")
     return model
+
+
+def _refuse_other_model(settings: ModelConfig, start: Spec) -> None:
+    """Refuse a name that promises another model than the weights are of; dropout may change."""
+    if settings.name is None:
+        return
+    found = spec_to_dict(start)
+    sizes = {key: found[key] for key in ("vocab_size", "feature_dim")}
+    wanted = spec_to_dict(model_spec(settings.name, **{**settings.options, **sizes}))
+    name, init = f"model.name is {settings.name}", f"model.init {settings.init}"
+    if wanted["architecture"] != found["architecture"]:
+        raise ConfigError(f"{name}, but {init} is a model of another kind; remove one of the two")
+    for key, value in wanted.items():
+        if value != found[key] and not key.endswith("dropout"):
+            raise ConfigError(f"{name}, with {key} {value}, but {init} has {key} {found[key]}; remove one of the two")
 
 
 def _with_words(
