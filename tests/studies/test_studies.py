@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -377,6 +378,25 @@ def test_a_signal_to_the_study_lets_its_runs_save(
     sender.join()
     assert saved.exists()
     assert lines == ["slow, seed 1: training", "stopping when the runs have saved; the same command continues"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_study_that_is_killed_takes_its_run_with_it(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(set={"train.epochs": 100_000, "evaluation.every": 100_000, "logging.every": 1})
+    study = subprocess.Popen([sys.executable, "-m", "xlan", "study", str(path)], stderr=subprocess.DEVNULL)
+    try:
+        _wait_for(tmp_path / "out" / "plain-1" / "log.jsonl", '"step": 3')
+    finally:
+        study.kill()
+        study.wait()
+    _wait_for(tmp_path / "out" / "logs" / "plain-1.log", "stopped by SIGTERM")
+
+
+def _wait_for(log: Path, word: str) -> None:
+    end = time.monotonic() + 60
+    while not (log.is_file() and word in log.read_text()):
+        assert time.monotonic() < end, log.read_text() if log.is_file() else "no log"
+        time.sleep(0.05)
 
 
 def row(name: str, mean: float, **interval: float) -> TableRow:

@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from xlan import __version__
+from xlan.children import end_with_parent
 from xlan.cli.plain_help import use_plain_help
 from xlan.cli.text import printable
 from xlan.errors import MissingExtraError, XlanError
@@ -125,6 +126,7 @@ def _prepare_streams() -> None:
 def main() -> None:
     """Run the command line and turn our errors into one line and an exit status."""
     _prepare_streams()
+    end_with_parent()
     sleep_while_waiting()
     if _typed() in LONG:
         keep_freed_memory()

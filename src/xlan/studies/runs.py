@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import Queue
 from statistics import mean
 
+from xlan.children import start_child
 from xlan.config import changed_keys, dump_config, load_config
 from xlan.config.schema import RESUME_MAY_CHANGE, RunConfig
 from xlan.data.captions import load_captions
@@ -295,9 +296,10 @@ class _Children:
                 file.write(f"$ {shown(command)}\n")
                 file.flush()
                 environment = {**os.environ, **place.environment}
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment)
+                child = start_child(command, environment, file)
                 self._running.add(child)
-            status = child.wait()
+            with child:
+                status = child.wait()
         with self._lock:
             self._running.discard(child)
         return status == 0
