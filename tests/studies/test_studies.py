@@ -421,15 +421,22 @@ def test_an_interval_is_put_in_words(low: float, high: float, verdict: str) -> N
     assert Cell(0.5, None, (0.5,), low, high, 0.1).verdict == verdict
 
 
-def test_the_page_escapes_and_draws_every_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("evaluations", "curves"), [(1, 1), (2, 5)])
+def test_the_page_escapes_and_draws_every_run(tmp_path: Path, evaluations: int, curves: int) -> None:
+    """The training loss of a row, and of every run score and loss where there is more than one evaluation."""
     runs = []
     for seed in (1, 2):
         folder = tmp_path / f"base-{seed}"
         folder.mkdir()
-        records = [{"kind": "evaluation", "scores": {"CIDEr": 0.1 * epoch, "loss": 3.0}} for epoch in (1, 2)]
+        records: list[dict[str, Any]] = [
+            {"kind": "evaluation", "scores": {"CIDEr": 0.1 * epoch, "loss": 3.0}} for epoch in range(1, evaluations + 1)
+        ]
+        records += [{"kind": "step", "step": step, "loss": 4.0 + seed} for step in range(20)]
         (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         runs.append(Run("<base>", seed, folder, (), (), folder / "test.json"))
     document = study_page("ablation", TABLE, runs)
     assert "<note>" not in document
-    assert "&lt;base&gt;, seed 2" in document
-    assert document.count("<polyline") == 4
+    assert document.count("<polyline") == curves
+    assert document.count('<circle class="dot"') == 6  # a score for each of two rows and seeds, a loss for each row
+    assert "&lt;base&gt; <span>5.5</span>" in document  # the mean over both seeds
+    assert ("&lt;base&gt;, seed 2" in document) is (evaluations > 1)

@@ -12,6 +12,7 @@ WIDTH, HEIGHT = 340, 200
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 14, 40
 MAX_POINTS = 300
 COLOURS = 6  # .line0 to .line5 of the style sheet
+ROW = 22  # height of a row of dots
 
 Place: TypeAlias = Callable[[float, float], tuple[float, float]]
 
@@ -35,11 +36,7 @@ def line_chart(
     parts = [axes, _curve(drawn, place)]
     if len(drawn) <= 60:
         for x, y in drawn:
-            a, b = place(x, y)
-            label = f"{x_name} {number(x)}: {number(y)}"
-            parts.append(
-                f'<circle class="dot" cx="{a:.1f}" cy="{b:.1f}" r="2.5"><title>{escape(label)}</title></circle>'
-            )
+            parts.append(_dot(*place(x, y), f"{x_name} {number(x)}: {number(y)}", radius=2.5))
     if marked is not None:
         a, b = place(*marked)
         parts.append(f'<circle class="mark" cx="{a:.1f}" cy="{b:.1f}" r="5"><title>best</title></circle>')
@@ -79,6 +76,51 @@ def many_lines(title: str, curves: Mapping[str, Sequence[tuple[float, float]]], 
     )
 
 
+def dots_by_row(title: str, rows: Mapping[str, Sequence[float]], *, x_name: str) -> str:
+    """Values of each row as dots, with a stroke at their mean: how far rows differ beside how far values do."""
+    finite = {name: [value for value in values if math.isfinite(value)] for name, values in rows.items()}
+    drawn = {name: values for name, values in finite.items() if values}
+    if not drawn:
+        return ""
+    left = 20 + 7 * min(16, max(map(len, drawn)))  # letters are about 7 wide
+    ticks = nice_ticks(*_ends([value for values in drawn.values() for value in values]), 4)
+    height = TOP + ROW * len(drawn) + BOTTOM
+
+    def across(value: float) -> float:
+        return left + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (WIDTH - left - RIGHT)
+
+    parts = []
+    for tick in ticks:
+        x, low = across(tick), height - BOTTOM
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{low}"/>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{low + 16}" text-anchor="middle">{number(tick)}</text>')
+    parts.append(
+        f'<text class="tick" x="{(left + WIDTH - RIGHT) / 2:.0f}" y="{height - 5}" text-anchor="middle">'
+        f"{escape(x_name)}</text>"
+    )
+    told = []
+    for i, (name, values) in enumerate(drawn.items()):
+        y, mean = TOP + ROW * (i + 0.5), sum(values) / len(values)
+        short = name if len(name) <= 16 else f"{name[:15]}…"
+        parts.append(f'<text class="tick" x="{left - 8}" y="{y + 4.5:.1f}" text-anchor="end">{escape(short)}</text>')
+        parts.append(f'<path class="curve" d="M{across(mean):.1f} {y - 7:.1f}v14"/>')
+        for value in values:
+            parts.append(_dot(across(value), y, f"{name}: {number(value)}", radius=3))
+        told.append(f"{name} {number(mean)}")
+    story = f"{title}, means: {', '.join(told)}"
+    return (
+        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(story)}">'
+        f"{''.join(parts)}</svg></figure>"
+    )
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Least and greatest, apart even where all values are the same."""
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - (abs(low) or 1.0) / 100, high + (abs(high) or 1.0) / 100)
+
+
 def _frame(points: Sequence[tuple[float, float]], x_name: str) -> tuple[str, Place]:
     """Axes that hold all points, and where a point lies on them."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -102,6 +144,10 @@ def _curve(points: Sequence[tuple[float, float]], place: Place, style: str = "cu
     return f'<polyline class="{style}" points="{path}"/>'
 
 
+def _dot(x: float, y: float, label: str, *, radius: float) -> str:
+    return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius}"><title>{escape(label)}</title></circle>'
+
+
 def _grid(ticks: Sequence[float], place: Place, x_low: float) -> str:
     lines = []
     for tick in ticks:
@@ -122,11 +168,11 @@ def _x_axis(ticks: Sequence[float], place: Place, y_low: float, name: str) -> st
     return "".join(texts)
 
 
-def thin_out(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `MAX_POINTS` points: means of equally many neighbours."""
-    if len(points) <= MAX_POINTS:
+def thin_out(points: Sequence[tuple[float, float]], most: int = MAX_POINTS) -> list[tuple[float, float]]:
+    """At most `most` points: means of equally many neighbours."""
+    if len(points) <= most:
         return list(points)
-    size = math.ceil(len(points) / MAX_POINTS)
+    size = math.ceil(len(points) / most)
     groups = [points[i : i + size] for i in range(0, len(points), size)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 

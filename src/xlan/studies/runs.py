@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from statistics import mean
+from typing import Any
 
 from xlan.children import start_child
 from xlan.config import changed_keys, dump_config, load_config
@@ -79,8 +80,16 @@ class Run:
 
     def evaluations(self) -> list[dict[str, float]]:
         """Scores on the validation split, epoch by epoch; empty before the first."""
-        records = read_json_lines(self.folder / "log.jsonl") if (self.folder / "log.jsonl").is_file() else []
-        return [record["scores"] for record in records if record.get("kind") == "evaluation"]
+        return [record["scores"] for record in self._records() if record.get("kind") == "evaluation"]
+
+    def losses(self) -> dict[int, float]:
+        """Cross-entropy per word in training, by step; empty where the log has none, as in self-critical training."""
+        steps = [record for record in self._records() if record.get("kind") == "step" and "reward" not in record]
+        return {record["step"]: record["loss"] for record in steps}
+
+    def _records(self) -> list[dict[str, Any]]:
+        path = self.folder / "log.jsonl"
+        return list(read_json_lines(path)) if path.is_file() else []
 
 
 def first_stage(study: StudyConfig) -> list[Run]:
