@@ -48,5 +48,15 @@ def test_the_mean_over_places_is_the_loss_of_training(tmp_path: Path, capsys: py
     assert math.isnan(by_place[longest])
 
     script.main([*files, str(tmp_path / "model"), "--places", "2"])
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert [float(cell) for cell in last.split("|")[2:5]] == pytest.approx([*by_place[:2].tolist(), mean], abs=5e-4)
+    [row] = _rows(capsys)
+    assert [float(cell) for cell in row.split("|")[2:5]] == pytest.approx([*by_place[:2].tolist(), mean], abs=5e-4)
+
+    script.main([*files, str(tmp_path / "model"), "--places", "2", "--blind"])
+    right, wrong, learned = ([float(cell) for cell in line.split("|")[2:5]] for line in _rows(capsys))
+    assert right != wrong
+    assert learned == pytest.approx([b - a for a, b in zip(right, wrong, strict=True)], abs=1.1e-3)
+
+
+def _rows(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The rows of the table that was printed last."""
+    return capsys.readouterr().out.splitlines()[2:]
