@@ -145,9 +145,9 @@ def _key(accounts: Sequence[Account]) -> str:
     if not any(word.spatial is not None for word in words):
         return unseen
     return (
-        f'{unseen}<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is relative to the '
-        "strongest place of each word, which is outlined. The percentage beside a word is its probability."
-        f"{_names_in_words(words)}</p>"
+        f'{unseen}<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is '
+        "relative to the strongest place of each word, which is outlined. The percentage beside a word is its "
+        f"probability.{_names_in_words(words)}</p>"
     )
 
 
