@@ -18,7 +18,7 @@ from xlan.engines.load import Loaded, load, load_export, uses_own_detector
 from xlan.engines.onnx_weights import MappedWeights
 from xlan.errors import MissingExtraError, ModelError
 from xlan.export.calibrate import MOST_PICTURES, quantise_vision
-from xlan.export.captioner import captioner_graphs
+from xlan.export.captioner import captioner_graphs, check_has_graphs
 from xlan.export.directory import DECODER, ENCODER, check_place, metadata_of, write_export
 from xlan.export.directory import VISION as VISION_GRAPH
 from xlan.export.graph import Precision
@@ -108,6 +108,7 @@ def export_model(
     target = Path(output)
     check_place(target, replace=replace)
     found = read_model_directory(directory, verify=True)
+    check_has_graphs(found.spec, str(directory))
     vision = None
     if uses_own_detector(found):
         tell("its detector is not exported; the export captions region features, not pictures")

@@ -116,6 +116,9 @@ def test_a_pickled_vocabulary_is_not_read(public):
         (["a"], "expected words by id"),
         ({"1": "a", "3": "b"}, "without gaps, but id 2 of 2 is missing"),
         ({"1": 1}, "expected words by id"),
+        ({"1": "a", "2": ""}, "vocab.json: expected a word without spaces as id 2, got ''"),
+        ({"1": "a dog"}, "vocab.json: expected a word without spaces as id 1, got 'a dog'"),
+        ({"1": "a", "2": "a"}, "vocab.json: expected each word once, but 'a' comes again as id 2"),
     ],
 )
 def test_a_vocabulary_that_is_none(public, content, message):
@@ -124,6 +127,22 @@ def test_a_vocabulary_that_is_none(public, content, message):
     error = run(folder, vocab="vocab.json").exception
     assert isinstance(error, DataError)
     assert message in str(error)
+
+
+def test_a_state_dict_inside_something_else(public):
+    folder, _ = public("updown")
+    torch.save({"model": {"embed.0.weight": torch.zeros(3)}, "epoch": 3}, folder / "caption_model_47.pth")
+    error = run(folder, vocab="vocab.json").exception
+    assert isinstance(error, WeightsError)
+    assert "but 'model' is dict" in str(error)
+    assert "save that entry alone" in str(error)
+
+
+def test_heads_that_do_not_fit(public):
+    folder, _ = public("aoanet")
+    error = run(folder, "--heads", "7", vocab="vocab.json").exception
+    assert isinstance(error, WeightsError)
+    assert str(error) == "heads: expected a divisor of the width 24, got 7; give it with --heads"
 
 
 def test_a_checkpoint_of_another_family(public):

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -12,10 +14,11 @@ from xlan.cli import progress
 from xlan.cli.main import app
 from xlan.data.captions import load_captions
 from xlan.data.shapes import write_shapes
+from xlan.errors import FeatureError
 from xlan.model.build import build_model
 from xlan.pretrained import from_pretrained, save_pretrained
 from xlan.text.vocab import Vocabulary
-from xlan.vision.store import FeatureStore
+from xlan.vision.store import FeatureStore, FeatureStoreWriter
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,24 @@ def test_every_image_of_the_split_gets_a_caption(folder: Path) -> None:
     rows = json.loads((folder / "out.json").read_text())
     assert [row["image_id"] for row in rows] == wanted
     assert all(isinstance(row["caption"], str) for row in rows)
+
+
+def test_a_graph_needs_boxes(folder: Path, tmp_path: Path) -> None:
+    """An import of features without boxes gives every region the whole picture."""
+    store = FeatureStore(folder / "shapes" / "features")
+    with FeatureStoreWriter(tmp_path / "store", dtype="float32", extractor=store.extractor) as writer:
+        for image in store.ids:
+            regions = store[image]
+            writer.add(image, replace(regions, boxes=np.tile(np.float32([0, 0, 1, 1]), (len(regions), 1))))
+    vocabulary = from_pretrained(folder / "model").vocabulary
+    graph = build_model("gcn-lstm-spatial-tiny", vocab_size=len(vocabulary), feature_dim=32, dim=16)
+    save_pretrained(tmp_path / "model", graph.spec, graph.state_dict(), vocabulary)
+    arguments = ["predict", str(tmp_path / "model"), f"--captions={folder / 'shapes'}", f"-o{tmp_path / 'out.json'}"]
+    done = CliRunner().invoke(app, [*arguments, f"--features={store.path}"])
+    assert done.exit_code == 0, done.exception
+    error = CliRunner().invoke(app, [*arguments, f"--features={tmp_path / 'store'}"]).exception
+    assert isinstance(error, FeatureError)
+    assert "its regions have no boxes of their own, from which this model builds a graph" in str(error)
 
 
 def test_as_caption_says_what_the_captioner_says(folder: Path) -> None:

@@ -172,14 +172,6 @@ def test_a_step_takes_words_of_the_vocabulary(small_model, images, wrong):
         small_model.step(torch.tensor([1, wrong, 1]), small_model.start(small_model.encode(*images)))
 
 
-def test_the_order_of_regions_means_nothing(small_model, images, captions):
-    features, mask = images
-    order = torch.tensor([3, 0, 4, 2, 1])
-    torch.testing.assert_close(
-        small_model(features[:, order], mask[:, order], *captions), small_model(features, mask, *captions)
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xlan-tiny", "xtransformer-tiny", "transformer-tiny"])
 def test_compiled_model_equals_eager(name, images, captions):

@@ -142,9 +142,17 @@ def test_a_model_without_gate_has_no_strip(picture: Image.Image, explained: Expl
 
 def test_captions_without_attention_or_words(picture: Image.Image) -> None:
     plain = one(picture, Caption("dog", -1.0, 0.5, (Word("dog", 0.5),)))
-    assert "does not attend to regions, or was not asked" in plain
+    assert "tiny: no attention to show; this model does not attend to regions" in plain
     assert "data-region" not in plain
     assert "There are no words to explain" in one(picture, Caption("", -1.0, 0.5, ()))
+
+
+def test_of_two_models_the_one_without_attention_is_named(picture: Image.Image, explained: Explained) -> None:
+    unseeing = Caption("dog", -1.0, 0.5, (Word("dog", 0.5),))
+    both = explanation_page(picture, "x.jpg", [Account("tiny", unseeing), Account("other", explained("dog"))])
+    assert "tiny: no attention to show" in both
+    assert "Heat" in both
+    assert "other: no attention" not in both
 
 
 def test_one_region(picture: Image.Image, explained: Explained) -> None:

@@ -109,3 +109,11 @@ def test_the_file_tells_what_it_shows(picture: Image.Image, explained: Explained
     read.load()
     assert (read.format, read.mode) == ("PNG", "RGB")
     assert read.info["Description"] == "tiny: a dog"
+
+
+def test_a_model_without_attention_is_called_so(picture: Image.Image) -> None:
+    unseeing = Account("tiny", Caption("dog", -1.0, 0.5, (Word("dog", 0.5),)))
+    read = Image.open(io.BytesIO(figure_png(picture, [unseeing])))
+    assert "tiny: dog (no attention to show; this model does not attend to regions" in read.info["Description"]
+    seeing = replace(unseeing.caption, words=(Word("dog", 0.5, np.array([1.0], np.float32)),))
+    assert read.height > explanation_figure(picture, [Account("tiny", seeing)]).height, "a line more"

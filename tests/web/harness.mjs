@@ -23,6 +23,31 @@ async function search({ table, request }) {
   }
 }
 
+/** A runtime whose decoder has no output `spatial`, as the graphs of a model without attention. */
+async function unseeing({ logProbs, request }) {
+  const { Model } = await import("./model.js");
+  const { search: run } = await import("./search.js");
+  const Tensor = class {
+    constructor(type, data, dims) {
+      Object.assign(this, { type, data, dims });
+    }
+  };
+  const encoder = { outputNames: ["memory.hidden"], run: async () => ({ "memory.hidden": new Tensor("float32", new Float32Array(2), [1, 2]) }) };
+  const decoder = {
+    inputNames: ["tokens", "memory.hidden", "state.hidden"],
+    inputMetadata: [{ name: "state.hidden", shape: ["rows", 2] }],
+    outputNames: ["log_probs", "next.hidden"],
+    outputMetadata: [{ name: "log_probs", shape: ["rows", logProbs.length] }],
+    run: async ({ tokens, "state.hidden": state }) => ({
+      log_probs: new Tensor("float32", Float32Array.from([...tokens.data].flatMap(() => logProbs)), [tokens.data.length, logProbs.length]),
+      "next.hidden": state,
+    }),
+  };
+  const model = new Model({ Tensor }, encoder, decoder);
+  const [best] = await run(model, model.start(await model.encode(new Float32Array(4), 1)), request);
+  return { ids: best.ids, spatial: best.spatial };
+}
+
 async function squashed({ data, width, height, size }) {
   const { squashed: run } = await import("./pixels.js");
   return [...run({ data: Uint8Array.from(data), width, height }, size)];
@@ -45,7 +70,7 @@ async function judged({ rules, familiar, head, calibration, captions, regions, v
   return { captions: believed, worth: judge.worth(seen, vocabulary) ?? null };
 }
 
-const functions = { search, squashed, drafted, judged };
+const functions = { search, unseeing, squashed, drafted, judged };
 const answers = [];
 for (const one of cases) answers.push(await functions[name](one));
 console.log(JSON.stringify(answers));

@@ -136,6 +136,13 @@ def test_a_damaged_model_is_named(under_node: UnderNode) -> None:
     assert answer == {"error": "The model returned numbers that are not finite. Is it damaged?"}
 
 
+def test_a_model_without_attention_is_searched_too(under_node: UnderNode) -> None:
+    special = {"pad": 0, "bos": 1, "eos": 2, "unk": 3}
+    request = {"beams": 2, "maxLength": 3, "special": special, "badEndings": [], "runnersUp": 0}
+    (answer,) = under_node("unseeing", [{"logProbs": [-9, -9, -3, -9, -0.5, -2], "request": request}])
+    assert answer == {"ids": [4, 4, 4], "spatial": [None, None, None]}
+
+
 SIZES = [(64, 64), (64, 31), (65, 64), (300, 200), (7, 5), (640, 480), (1, 90), (777, 130), (193, 1201)]
 
 

@@ -150,9 +150,11 @@ def _check_captions_pictures(model: Path) -> None:
     """Refuse a model that no page can use before it is exported."""
     from xlan.engines.load import uses_own_detector
     from xlan.errors import ModelError
+    from xlan.export.captioner import check_has_graphs
     from xlan.pretrained import VISION, read_model_directory
 
     found = read_model_directory(model)
+    check_has_graphs(found.spec, str(model))
     if uses_own_detector(found):
         raise ModelError(
             f"{model}: captions the regions of its detector, which does not run in a page; give a model on grid cells, "

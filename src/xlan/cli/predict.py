@@ -77,6 +77,8 @@ def predict(
         missing="skip" if skip_missing else "error",
         feature_dim=loaded.model.feature_dim,
     )
+    if loaded.model.wants_boxes:
+        dataset.check_boxes()
     with count_progress(split) as move:
         if as_caption:
             captioner = Captioner.from_pretrained(model, device=str(where))

@@ -22,6 +22,7 @@ from xlan.types import Regions
 from xlan.vision.store import FeatureStore
 
 MAX_WORDS = 16  # as released: 16 words and the end make 17 positions
+BOXES_LOOKED_AT = 100
 
 
 class CaptionDataset:
@@ -122,6 +123,20 @@ class CaptionDataset:
             return regions
         scores = None if regions.scores is None else regions.scores[:n]
         return Regions(regions.features[:n], regions.boxes[:n], scores, regions.width, regions.height)
+
+    def check_boxes(self) -> None:
+        """Refuse regions without boxes, for a model that needs them: an import gives each of them the whole picture.
+
+        Raises:
+            FeatureError: in none of the first images do two boxes differ.
+        """
+        some = [self.regions(i).boxes for i in range(min(len(self), BOXES_LOOKED_AT))]
+        several = [boxes for boxes in some if len(boxes) > 1]
+        if several and all((boxes == boxes[0]).all() for boxes in several):
+            raise FeatureError(
+                f"{self.store.path}: its regions have no boxes of their own, from which this model builds a graph; "
+                "import features with boxes, or use a model without a graph"
+            )
 
     def region_count(self, index: int) -> int:
         """Number of regions of the image at `index`, without reading them."""

@@ -21,9 +21,7 @@ from xlan.export.xlan import (
     remember_image,
     remember_regions,
 )
-from xlan.model.spec import AoANetSpec, Att2inSpec, PlainSpec, UpDownSpec
-
-DEVIATION_EPSILON = 1e-6
+from xlan.model.spec import AOANET_EPSILON, AoANetSpec, Att2inSpec, PlainSpec, UpDownSpec
 
 
 def maxout_cell(g: Graph, gates: str, cell: str) -> tuple[str, str]:
@@ -209,7 +207,7 @@ def _deviation_norm(g: Graph, x: str, name: str, dim: int) -> str:
     centred = g.op("Sub", x, g.op("ReduceMean", x, g.ints(-1), keepdims=1))
     squares = g.op("ReduceSumSquare", centred, g.ints(-1), keepdims=1)
     deviation = g.op("Sqrt", g.mul(squares, g.number(1 / (dim - 1))))
-    y = g.op("Div", centred, g.add(deviation, g.number(DEVIATION_EPSILON)))
+    y = g.op("Div", centred, g.add(deviation, g.number(AOANET_EPSILON)))
     return g.add(g.mul(y, g.vector(f"{name}.weight", dim)), g.vector(f"{name}.bias", dim))
 
 

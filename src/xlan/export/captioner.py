@@ -13,7 +13,7 @@ from xlan.export import baselines, transformers, xlan
 from xlan.export.borders import Recipe
 from xlan.export.graph import Graph, Precision
 from xlan.export.proto import Array
-from xlan.model.spec import AoANetSpec, Att2inSpec, PlainSpec, Spec, TransformerSpec, UpDownSpec, XLANSpec
+from xlan.model.spec import AoANetSpec, Att2inSpec, PlainSpec, Spec, TransformerSpec, UpDownSpec, XLANSpec, describe
 
 RECIPES: dict[type, Callable[[Any], Recipe]] = {
     XLANSpec: xlan.recipe,
@@ -28,6 +28,19 @@ RECIPES: dict[type, Callable[[Any], Recipe]] = {
 def has_graphs(spec: Spec) -> bool:
     """Whether a model with these numbers can be a graph; one that reads boxes cannot."""
     return type(spec) in RECIPES and not (isinstance(spec, UpDownSpec) and spec.graph != "none")
+
+
+def check_has_graphs(spec: Spec, source: str) -> None:
+    """Refuse a model that cannot be a graph; `source` names it.
+
+    Raises:
+        ModelError: it is one.
+    """
+    if not has_graphs(spec):
+        raise ModelError(
+            f"{source}: {describe(spec).split(',')[0]} reads the boxes of regions, which ONNX graphs are not given; "
+            "it cannot be exported, and runs with the torch engine only"
+        )
 
 
 def captioner_graphs(
@@ -45,8 +58,7 @@ def captioner_graphs(
         ModelError: no graph is known for this architecture.
         WeightsError: weights are missing, unexpected or misshapen.
     """
-    if not has_graphs(spec):
-        raise ModelError(f"{source}: models of this kind ({type(spec).__name__}) run with the torch engine only")
+    check_has_graphs(spec, source)
     recipe = RECIPES[type(spec)](spec)
     encoder = Graph(weights, precision=precision, source=source)
     decoder = Graph(weights, precision=precision, source=source)

@@ -24,7 +24,7 @@ from xlan.model.attention import masked_mean
 from xlan.model.dropout import Dropout
 from xlan.model.interface import Encoded
 
-LABELS = 12  # no edge, inside, covers, overlaps, and eight directions
+LABELS = 12  # no edge, the three below, and eight directions
 INCLUDES, INCLUDED, OVERLAPS = 1, 2, 3
 OVERLAP_AT = 0.5
 FAR_AT = 0.5  # centres at least this share of the picture's diagonal apart have no edge

@@ -108,8 +108,15 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     except Exception as error:  # a hostile or damaged file may make the readers raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise WeightsError(f"{source}: not a readable checkpoint of tensors ({reason})") from None
-    if not isinstance(value, dict) or not all(isinstance(item, Tensor) and not item.is_meta for item in value.values()):
+    if not isinstance(value, dict):
         raise WeightsError(f"{source}: expected a state dict (tensors by name), got {type(value).__name__}")
+    for name, item in value.items():
+        if not isinstance(item, Tensor) or item.is_meta:
+            what = "a tensor without values" if isinstance(item, Tensor) else type(item).__name__
+            raise WeightsError(
+                f"{source}: expected a state dict (tensors by name), but {name!r} is {what}; where "
+                "the state dict is an entry of the file, save that entry alone"
+            )
     return {str(key): item for key, item in value.items()}
 
 
@@ -144,6 +151,8 @@ def convert_released(weights: Mapping[str, Tensor], *, heads: int | None = None)
         if not isinstance(spec, AoANetSpec):
             raise WeightsError(f"heads: only an AoANet needs to be told its number of heads, got heads={heads}")
         spec = replace(spec, heads=heads)
+    if isinstance(spec, AoANetSpec) and spec.dim % spec.heads:
+        raise WeightsError(f"heads: expected a divisor of the width {spec.dim}, got {spec.heads}; give it with --heads")
     with torch.device("meta"):
         expected = {name: tensor.shape for name, tensor in build_model(spec).state_dict().items()}
     return spec, _rename(theirs, names, expected)

@@ -20,6 +20,9 @@ SHUT, OPEN = 0.1, 0.9
 MINUS, NO_BREAK = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 
+NO_ATTENTION = "no attention to show; this model does not attend to regions, or was not asked to"
+
+
 @dataclass(frozen=True)
 class Account:
     """What one model says of a picture.
@@ -134,13 +137,23 @@ def _doubtful(caption: Caption) -> str:
 
 def _key(accounts: Sequence[Account]) -> str:
     words = [word for account in accounts for word in account.caption.words]
-    if not any(word.spatial is not None for word in words):
-        return '<p class="facts">No attention to show: this model does not attend to regions, or was not asked.</p>'
-    return (
-        '<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is relative to the '
-        "strongest place of each word, which is outlined. The percentage beside a word is its probability."
-        f"{_names_in_words(words)}</p>"
+    unseen = "".join(
+        f'<p class="facts">{text(account.model)}: {NO_ATTENTION}.</p>'
+        for account in accounts
+        if lacks_attention(account.caption)
     )
+    if not any(word.spatial is not None for word in words):
+        return unseen
+    return (
+        f'{unseen}<p class="facts">Heat <span class="key" role="img" aria-label="from none to most"></span> is '
+        "relative to the strongest place of each word, which is outlined. The percentage beside a word is its "
+        f"probability.{_names_in_words(words)}</p>"
+    )
+
+
+def lacks_attention(caption: Caption) -> bool:
+    """Whether the words of a caption come without heat: `NO_ATTENTION` says why."""
+    return bool(caption.words) and all(word.spatial is None for word in caption.words)
 
 
 def _names_in_words(words: Sequence[Word]) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 
 from xlan.looking import Floats, strongest
-from xlan.pages.explanation import Account, percent
+from xlan.pages.explanation import NO_ATTENTION, Account, lacks_attention, percent
 from xlan.pages.heat import Box, opacities
 from xlan.types import Caption, Word
 
@@ -31,7 +31,11 @@ Font: TypeAlias = "ImageFont.FreeTypeFont | ImageFont.ImageFont"
 
 def figure_png(image: Image.Image, accounts: Sequence[Account]) -> bytes:
     """The figure as a PNG file; what the models said is in its description, for readers who cannot see it."""
-    told = "; ".join(f"{account.model}: {account.caption.text or '(nothing)'}" for account in accounts)
+    told = "; ".join(
+        f"{account.model}: {account.caption.text or '(nothing)'}"
+        + (f" ({NO_ATTENTION})" if lacks_attention(account.caption) else "")
+        for account in accounts
+    )
     description = PngImagePlugin.PngInfo()
     description.add_itxt("Description", _clean(told))
     file = io.BytesIO()
@@ -86,6 +90,8 @@ class _Plan:
         if self.named:
             lines.insert(0, (account.model, 26, SOFT))
         lines.append((f"confidence {account.caption.confidence:.2f}", 24, SOFT))
+        if lacks_attention(account.caption):
+            lines.append((NO_ATTENTION, 24, SOFT))
         cells = [
             ("", "", self.picture),
             *(_cell(word, account.caption, self.picture) for word in account.caption.words),

@@ -88,6 +88,7 @@ class Vocabulary:
                 'json.dump(infos["vocab"], open("vocab.json", "w")), and give that'
             )
         words = _numbered_words(source) if source.suffix.lower() == ".json" else _listed_words(source)
+        _check_words(source, words)
         unknown = words.index("UNK") + 1 if "UNK" in words else len(words)
         return cls([".", *words] if "." not in words else ["<end>", *words], SpecialIds(0, 0, 0, unknown))
 
@@ -179,6 +180,17 @@ def _numbered_words(source: Path) -> list[str]:
     if missing is not None:
         raise DataError(f"{source}: {expected} without gaps, but id {missing} of {len(value)} is missing")
     return [value[str(i)] for i in range(1, len(value) + 1)]
+
+
+def _check_words(source: Path, words: Sequence[str]) -> None:
+    """Refuse a list with entries that are no words, or the same; `source` is where it comes from."""
+    seen: set[str] = set()
+    for number, word in enumerate(words, start=1):
+        if not word.strip() or any(space in word for space in " \t\r\n"):
+            raise DataError(f"{source}: expected a word without spaces as id {number}, got {word!r}")
+        if word in seen:
+            raise DataError(f"{source}: expected each word once, but {word!r} comes again as id {number}")
+        seen.add(word)
 
 
 def frequent_words(counts: Counter[str], threshold: int) -> list[str]:

@@ -130,6 +130,8 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
         if data.vocabulary != before.vocabulary:
             weights = _with_words(model, weights, before.vocabulary, data.vocabulary)
         model.load_state_dict(weights)
+    if model.wants_boxes:
+        data.train.check_boxes()
     if config.train.scheduled_sampling is not None and isinstance(model.spec, TransformerSpec):
         raise ConfigError("train.scheduled_sampling works with LSTM decoders only: remove it for this model")
     return model

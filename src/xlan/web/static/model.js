@@ -50,12 +50,12 @@ export class Model {
     return { memory, state: Object.fromEntries(zeros) };
   }
 
-  /** @param {number[]} tokens @param {Rows} rows */
+  /** A word more; `spatial` is null where the model does not look. @param {number[]} tokens @param {Rows} rows */
   async step(tokens, rows) {
     const ids = new this.ort.Tensor("int64", BigInt64Array.from(tokens, BigInt), [tokens.length]);
     const found = await this.decoder.run({ tokens: ids, ...rows.memory, ...rows.state });
     const state = Object.fromEntries(this.states.map(([name]) => [name, found[name.replace("state.", "next.")]]));
-    return { logProbs: found.log_probs.data, spatial: found.spatial.data, rows: { memory: rows.memory, state } };
+    return { logProbs: found.log_probs.data, spatial: found.spatial?.data ?? null, rows: { memory: rows.memory, state } };
   }
 
   /** Some of the sentences, in this order; one may repeat. @param {Rows} rows @param {number[]} index @returns {Rows} */

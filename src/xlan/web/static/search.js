@@ -8,7 +8,7 @@ import { Refusal } from "./basics.js";
  * @typedef {{beams: number, maxLength: number, special: Special, badEndings: number[], runnersUp: number,
  *   mayRepeat?: number[], worth?: {ids: number[], forms: string[]}}} Request
  * @typedef {{row: number, ids: number[], logProbs: number[], rows: number[], total: number, finished: boolean}} Beam
- * @typedef {{ids: number[], words: number[], logProbs: number[], total: number, spatial: Float32Array[],
+ * @typedef {{ids: number[], words: number[], logProbs: number[], total: number, spatial: (Float32Array | null)[],
  *   runnersUp: [number, number][][]}} Decoded
  */
 
@@ -16,7 +16,7 @@ import { Refusal } from "./basics.js";
  * A model that can be asked for the next word of every sentence; `Rows` is what it remembers of them.
  * @template Rows
  * @typedef {{vocabSize: number, select: (rows: Rows, index: number[]) => Rows,
- *   step: (tokens: number[], rows: Rows) => Promise<{logProbs: Float32Array, spatial: Float32Array, rows: Rows}>}} Stepper
+ *   step: (tokens: number[], rows: Rows) => Promise<{logProbs: Float32Array, spatial: Float32Array | null, rows: Rows}>}} Stepper
  */
 
 const NEVER = -Infinity;
@@ -57,14 +57,14 @@ function control(logProbs, last, step, { special, maxLength, badEndings }) {
 export async function search(model, rows, request) {
   const { beams: width, maxLength, special } = request;
   const size = model.vocabSize;
-  /** @type {{logProbs: Float32Array, spatial: Float32Array, regions: number}[]} */
+  /** @type {{logProbs: Float32Array, spatial: Float32Array | null, regions: number}[]} */
   const steps = [];
   /** @type {Beam[]} */
   let beams = [{ row: 0, ids: [], logProbs: [], rows: [], total: 0, finished: false }];
   let tokens = [special.bos];
   for (let step = 0; step < maxLength && tokens.length; step++) {
     const found = await model.step(tokens, rows);
-    steps.push({ ...found, regions: found.spatial.length / tokens.length });
+    steps.push({ ...found, regions: (found.spatial?.length ?? 0) / tokens.length });
     beams = grown(beams, found.logProbs, size, step, request);
     const live = beams.filter((beam) => !beam.finished);
     tokens = live.map((beam) => beam.ids[beam.ids.length - 1]);
@@ -78,7 +78,7 @@ export async function search(model, rows, request) {
   if (request.mayRepeat) found.sort((a, b) => repeats(a.ids, request.mayRepeat) - repeats(b.ids, request.mayRepeat));
   return found.map((beam, place) => {
     const finished = beam.ids[beam.ids.length - 1] === special.eos;
-    const spatial = beam.rows.map((row, t) => steps[t].spatial.slice(row * steps[t].regions, (row + 1) * steps[t].regions));
+    const spatial = beam.rows.map((row, t) => steps[t].spatial?.slice(row * steps[t].regions, (row + 1) * steps[t].regions) ?? null);
     const others = place ? [] : beam.ids.map((id, t) => runnersUp(steps[t].logProbs, beam.rows[t], id, size, request));
     return {
       ids: beam.ids,

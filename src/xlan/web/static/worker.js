@@ -175,7 +175,7 @@ async function caption({ ort, vision, model, judge, web, about, vocabulary }, ph
       text: vocabulary.words[id],
       probability: Math.exp(one.logProbs[t]),
       runners_up: (one.runnersUp[t] ?? []).map(([other, value]) => ({ text: vocabulary.words[other], probability: Math.exp(value) })),
-      spatial: [...one.spatial[t]],
+      spatial: one.spatial[t] && [...one.spatial[t]],
     })),
   }));
   judge.judge(captions, regions, seen);
