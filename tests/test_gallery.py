@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(scope="module")
-def gallery() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gallery", ROOT / "runs" / "gallery.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gallery"] = module
-    spec.loader.exec_module(module)
-    return module
+import gallery
 
 
 @pytest.fixture
@@ -31,7 +17,7 @@ def models(model_directory: Path, tmp_path: Path) -> list[str]:
     return [str(shutil.copytree(model_directory, tmp_path / name)) for name in ("updown", "xlan")]
 
 
-def test_a_gallery_of_pictures_of_ones_own(gallery: ModuleType, models: list[str], tmp_path: Path) -> None:
+def test_a_gallery_of_pictures_of_ones_own(models: list[str], tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for colour in ("navy", "ivory", "olive"):
         Image.new("RGB", (80, 60), colour).save(tmp_path / "photos" / f"{colour}.png")
@@ -47,22 +33,20 @@ def test_a_gallery_of_pictures_of_ones_own(gallery: ModuleType, models: list[str
         assert side.count('class="edge"') == side.count('<li class="word">') > 0
 
 
-def test_pictures_that_may_be_shown(gallery: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_that_may_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(gallery.pictures(None, 12))) == 12
     monkeypatch.setattr(gallery, "PHOTOGRAPHS", {})
     drawn = [name for name, _ in gallery.pictures(None, 3)]
     assert drawn == ["drawing 1", "drawing 2", "drawing 3"]
 
 
-def test_what_cannot_be_used_is_one_line(
-    gallery: ModuleType, models: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_used_is_one_line(models: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert gallery.main([*models, str(tmp_path / "out"), "--photos", str(tmp_path / "empty")]) == 1
     assert capsys.readouterr().err == f"{tmp_path / 'empty'}: expected pictures in this folder, found none\n"
 
 
-def test_one_page_alone(gallery: ModuleType, models: list[str], tmp_path: Path) -> None:
+def test_one_page_alone(models: list[str], tmp_path: Path) -> None:
     assert gallery.main([*models, str(tmp_path / "out"), "--count", "1", "--alone"]) == 0
     assert [item.name for item in (tmp_path / "out").iterdir()] == ["index.html"]
     assert "word by word" not in (tmp_path / "out" / "index.html").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -18,6 +17,7 @@ import pytest
 import typer.main
 import yaml
 
+import check_dist
 import xlan
 from xlan.cli.main import app
 
@@ -198,17 +198,6 @@ def test_completion_knows_commands_and_options(typed: str, expected: str) -> Non
 
 # The checks of `make dist`.
 
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("check_dist", ROOT / "runs" / "check_dist.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check_dist = _load()
 VERSION = xlan.__version__
 ABOUT = f"Version: {VERSION}\nLicense-Expression: Apache-2.0\nRequires-Python: >=3.11\n".encode()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import check_dist
 from xlan.pretrained import SHIPPED
 
 ROOT = Path(__file__).parent.parent
@@ -37,11 +37,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_passes_the_checks_of_a_release(wheel: Path) -> None:
-    spec = importlib.util.spec_from_file_location("check_dist", ROOT / "runs" / "check_dist.py")
-    assert spec is not None
-    assert spec.loader is not None
-    check_dist = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(check_dist)
     assert list(check_dist.wheel_faults(wheel, expected=check_dist.version())) == []
 
 

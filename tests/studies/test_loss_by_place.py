@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+import loss_by_place
 from xlan.data.captions import load_captions
 from xlan.data.dataset import CaptionDataset
 from xlan.data.loader import reference_loader
@@ -20,15 +20,8 @@ from xlan.training.distributed import World
 from xlan.training.evaluate import reference_loss
 from xlan.vision.store import FeatureStore
 
-SCRIPT = Path(__file__).parents[2] / "runs" / "loss_by_place.py"
-
 
 def test_the_mean_over_places_is_the_loss_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = importlib.util.spec_from_file_location("loss_by_place", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     write_shapes(tmp_path, 40, seed=1)
     captions, store = load_captions(tmp_path / "captions.jsonl"), FeatureStore(tmp_path / "features")
     vocabulary = Vocabulary.build((words for image in captions.split("train") for words in image.words), threshold=1)
@@ -37,7 +30,7 @@ def test_the_mean_over_places_is_the_loss_of_training(tmp_path: Path, capsys: py
     save_pretrained(tmp_path / "model", model.spec, model.state_dict(), vocabulary)
 
     files = (str(tmp_path / "captions.jsonl"), str(tmp_path / "features"))
-    by_place, mean = script.loss_by_place(str(tmp_path / "model"), *files, split="val", images=1000)
+    by_place, mean = loss_by_place.loss_by_place(str(tmp_path / "model"), *files, split="val", images=1000)
 
     batches = reference_loader(
         CaptionDataset(captions, store, vocabulary, split="val"), batch_size=7, captions_per_image=5
@@ -47,11 +40,11 @@ def test_the_mean_over_places_is_the_loss_of_training(tmp_path: Path, capsys: py
     assert by_place[:longest].isfinite().all()
     assert math.isnan(by_place[longest])
 
-    script.main([*files, str(tmp_path / "model"), "--places", "2"])
+    loss_by_place.main([*files, str(tmp_path / "model"), "--places", "2"])
     [row] = _rows(capsys)
     assert [float(cell) for cell in row.split("|")[2:5]] == pytest.approx([*by_place[:2].tolist(), mean], abs=5e-4)
 
-    script.main([*files, str(tmp_path / "model"), "--places", "2", "--blind"])
+    loss_by_place.main([*files, str(tmp_path / "model"), "--places", "2", "--blind"])
     right, wrong, learned = ([float(cell) for cell in line.split("|")[2:5]] for line in _rows(capsys))
     assert right != wrong
     assert learned == pytest.approx([b - a for a, b in zip(right, wrong, strict=True)], abs=1.1e-3)

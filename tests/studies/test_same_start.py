@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
+import same_start
 from xlan.metrics.report import evaluate
 
-SCRIPT = Path(__file__).parents[2] / "runs" / "same_start.py"
 REFERENCES = {
     1: ["a cat on a sofa", "the cat lies on a couch"],
     2: ["a dog in the park", "a brown dog runs in a park"],
@@ -21,11 +20,6 @@ SECOND = {1: "a cat on a table", 2: "a dog in the park", 3: "two people on a bea
 
 
 def test_the_groups_add_up_to_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = importlib.util.spec_from_file_location("same_start", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     captions = [
         {"id": str(image), "file": f"{image}.jpg", "split": "test", "caption": texts}
         for image, texts in REFERENCES.items()
@@ -40,7 +34,7 @@ def test_the_groups_add_up_to_the_whole(tmp_path: Path, capsys: pytest.CaptureFi
     assert a.images is not None
     assert b.images is not None
 
-    script.main([str(tmp_path / name) for name in ("captions.jsonl", "a.json", "b.json")])
+    same_start.main([str(tmp_path / name) for name in ("captions.jsonl", "a.json", "b.json")])
     cells = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")[2:-1]]
     assert cells[1] == "66.7%"
     assert float(cells[0]) == pytest.approx(100 * (b.value - a.value), abs=0.01)
