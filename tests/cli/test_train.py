@@ -30,11 +30,22 @@ def test_check_prints_every_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"), [("model.name=xlam", "expected one of .*, got 'xlam'"), ("model.options.dimm=8", "'dimm'")]
+    ("override", "message"),
+    [
+        ("model.name=xlam", "expected one of .*, got 'xlam'"),
+        ("model.options.dimm=8", "'dimm'"),
+        ("model.attributes=words.safetensors", "model.attributes is for models with attributes"),
+    ],
 )
 def test_check_refuses_a_model_that_cannot_be_built(override: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         CliRunner().invoke(app, ["train", str(SMOKE), override, "--check"], catch_exceptions=False)
+
+
+def test_check_and_resume_do_not_go_together() -> None:
+    result = CliRunner().invoke(app, ["train", str(SMOKE), "--check", "--resume", "auto"])
+    assert result.exit_code == 2
+    assert "leave out --resume" in result.stderr
 
 
 def test_a_typo_is_one_line_and_status_1() -> None:

@@ -45,14 +45,18 @@ def train(
     """
     from xlan.config import dump_config, load_config
 
+    if check and resume is not None:
+        raise typer.BadParameter("reads no checkpoint: leave out --resume", param_hint="--check")
     settings = load_config(config, overrides or [])
     if check:
         import yaml
 
-        from xlan.model.spec import model_spec
+        from xlan.model.spec import check_has_attributes, model_spec
 
         if settings.model.init is None and settings.model.name is not None:
-            model_spec(settings.model.name, **settings.model.options)
+            spec = model_spec(settings.model.name, **settings.model.options)
+            if settings.model.attributes is not None:
+                check_has_attributes(spec)
         typer.echo(yaml.safe_dump(dump_config(settings), sort_keys=False, allow_unicode=True), nl=False)
         return
     refuse_broken_bf16("train.precision", settings.train.precision)

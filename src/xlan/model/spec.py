@@ -288,6 +288,16 @@ MODELS: dict[str, Spec] = {
 }
 
 
+def check_has_attributes(spec: Spec) -> None:
+    """Refuse a model without attributes, of which none can start from the words of a vision network.
+
+    Raises:
+        ModelError: the model has none.
+    """
+    if not (isinstance(spec, PlainSpec) and spec.attributes):
+        raise ModelError("model.attributes is for models with attributes (lstm-a3): remove it for this model")
+
+
 def model_spec(name: str, **overrides: Any) -> Spec:
     """The spec called `name`, with some of its numbers replaced.
 

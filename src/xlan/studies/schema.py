@@ -28,7 +28,7 @@ from xlan.config.load import read_yaml_file
 from xlan.config.schema import RunConfig, Section
 from xlan.errors import ConfigError, ModelError
 from xlan.metrics.report import METRICS
-from xlan.model.spec import model_spec
+from xlan.model.spec import check_has_attributes, model_spec
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -172,7 +172,9 @@ def _checked(what: str, recipe: str, changes: list[str]) -> RunConfig:
     try:
         config = load_config(recipe, changes)
         if config.model.init is None and config.model.name is not None:
-            model_spec(config.model.name, **config.model.options)
+            spec = model_spec(config.model.name, **config.model.options)
+            if config.model.attributes is not None:
+                check_has_attributes(spec)
     except (ConfigError, ModelError) as error:
         raise ConfigError(f"{what}: {error}") from None
     if config.data.captions is None or config.data.features is None:

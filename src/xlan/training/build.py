@@ -20,7 +20,7 @@ from xlan.errors import ConfigError, ShapeError
 from xlan.model.build import build_model
 from xlan.model.captioner import CaptionModel
 from xlan.model.plain import AttributeEncoder
-from xlan.model.spec import Spec, TransformerSpec, model_spec, spec_to_dict
+from xlan.model.spec import Spec, TransformerSpec, check_has_attributes, model_spec, spec_to_dict
 from xlan.pretrained import from_pretrained, read_model_directory
 from xlan.text.endings import bad_ending_ids
 from xlan.text.vocab import Vocabulary
@@ -103,6 +103,8 @@ def build_captioner(config: RunConfig, data: Data) -> CaptionModel:
         assert settings.name is not None
         sizes = {"vocab_size": len(data.vocabulary), "feature_dim": width}
         spec = model_spec(settings.name, **{**settings.options, **sizes})
+        if settings.attributes is not None:
+            check_has_attributes(spec)
         _refuse_too_large(spec)
         model = build_model(spec)
         if settings.attributes is not None:
@@ -183,8 +185,7 @@ def _shapes(spec: Spec, **changes: Any) -> dict[str, torch.Size]:
 
 def _start_attributes(model: CaptionModel, path: str) -> None:
     """Let the attributes of an LSTM-A start from the words that an adapted vision network names."""
-    if not isinstance(model.encoder, AttributeEncoder):
-        raise ConfigError("model.attributes is for models with attributes (lstm-a3): remove it for this model")
+    assert isinstance(model.encoder, AttributeEncoder), "checked with the spec"
     head = WordHead.load(path)
     try:
         model.encoder.start_from(torch.from_numpy(head.weight), torch.from_numpy(head.bias))
