@@ -197,6 +197,28 @@ class TestBadInput:
         with pytest.raises(FeatureError, match="its regions have no boxes of their own, from which this model builds"):
             run(value)
 
+    @pytest.mark.parametrize("grid", [True, False])
+    def test_a_graph_on_grid_cells_is_warned_of(
+        self, grid: bool, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from xlan.types import Regions
+        from xlan.vision.store import FeatureStoreWriter
+
+        captions, features = make_shapes(16)
+        cells = np.array([[x, y, x + 0.5, y + 0.5] for y in (0, 0.5) for x in (0, 0.5)], np.float32)
+        with FeatureStoreWriter(tmp_path / "store") as writer:
+            for number, (image, regions) in enumerate(features.items()):
+                boxes = cells if grid else cells * (0.5 + 0.01 * number)
+                writer.add(image, Regions(np.resize(regions.features, (4, regions.features.shape[1])), boxes))
+        rows = [{"file": i.file, "caption": list(i.captions), "split": i.split} for i in captions]
+        (tmp_path / "captions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        value = settings("xe", tmp_path / "run")
+        value["model"] = {"name": "gcn-lstm-spatial-tiny"}
+        value["data"] = {"captions": str(tmp_path / "captions.jsonl"), "features": str(tmp_path / "store")}
+        value["data"]["min_count"] = 1
+        run(value)
+        assert ("the boxes of all pictures are alike, as on a grid" in capsys.readouterr().err) == grid
+
     def test_features_of_another_width(self, settings: Settings, trained: Path, tmp_path: Path) -> None:
         from xlan.types import Regions
         from xlan.vision.store import FeatureStoreWriter

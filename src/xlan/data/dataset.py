@@ -130,13 +130,21 @@ class CaptionDataset:
         Raises:
             FeatureError: in none of the first images do two boxes differ.
         """
-        some = [self.regions(i).boxes for i in range(min(len(self), BOXES_LOOKED_AT))]
+        some = self._some_boxes()
         several = [boxes for boxes in some if len(boxes) > 1]
         if several and all((boxes == boxes[0]).all() for boxes in several):
             raise FeatureError(
                 f"{self.store.path}: its regions have no boxes of their own, from which this model builds a graph; "
                 "import features with boxes, or use a model without a graph"
             )
+
+    def boxes_are_a_grid(self) -> bool:
+        """Whether the boxes are the same in all of the first images, as grid cells are; not so for one image."""
+        some = self._some_boxes()
+        return len(some) > 1 and all(np.array_equal(some[0], boxes) for boxes in some[1:])
+
+    def _some_boxes(self) -> list[npt.NDArray[np.float32]]:
+        return [self.regions(i).boxes for i in range(min(len(self), BOXES_LOOKED_AT))]
 
     def region_count(self, index: int) -> int:
         """Number of regions of the image at `index`, without reading them."""

@@ -334,6 +334,11 @@ class Run:
             found.append(
                 f"train.batch_size {size:,} is more than the {images:,} training images: all of them are one batch"
             )
+        if self.policy.wants_boxes and self.data.train.boxes_are_a_grid():
+            found.append(
+                "the boxes of all pictures are alike, as on a grid: the graph of this model says nothing then, and on "
+                "a fine grid it learns next to nothing; use regions of a detector (xlan features extract --detector)"
+            )
         if resumed is None:
             return found
         for path, problem in self.folder.damaged.items():
