@@ -30,16 +30,18 @@ def test_check_prints_every_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("model.name=xlam", "expected one of .*, got 'xlam'"),
-        ("model.options.dimm=8", "'dimm'"),
-        ("model.attributes=words.safetensors", "model.attributes is for models with attributes"),
-    ],
+    ("override", "message"), [("model.name=xlam", "expected one of .*, got 'xlam'"), ("model.options.dimm=8", "'dimm'")]
 )
 def test_check_refuses_a_model_that_cannot_be_built(override: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         CliRunner().invoke(app, ["train", str(SMOKE), override, "--check"], catch_exceptions=False)
+
+
+def test_check_refuses_attributes_for_a_model_without_any() -> None:
+    with pytest.raises(ConfigError, match=r"model\.attributes is for models with attributes"):
+        CliRunner().invoke(
+            app, ["train", str(SMOKE), "model.attributes=w.safetensors", "--check"], catch_exceptions=False
+        )
 
 
 def test_check_and_resume_do_not_go_together() -> None:

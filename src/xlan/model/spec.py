@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
-from xlan.errors import ModelError
+from xlan.errors import ConfigError, ModelError
 
 AOANET_EPSILON = 1e-6  # of AoANet's norm, added to the standard deviation
 
@@ -292,10 +292,10 @@ def check_has_attributes(spec: Spec) -> None:
     """Refuse a model without attributes, of which none can start from the words of a vision network.
 
     Raises:
-        ModelError: the model has none.
+        ConfigError: the model has none.
     """
     if not (isinstance(spec, PlainSpec) and spec.attributes):
-        raise ModelError("model.attributes is for models with attributes (lstm-a3): remove it for this model")
+        raise ConfigError("model.attributes is for models with attributes (lstm-a3): remove it for this model")
 
 
 def model_spec(name: str, **overrides: Any) -> Spec:
